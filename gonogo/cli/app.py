@@ -9,10 +9,11 @@ from rich.console import Console
 from gonogo import __version__
 from gonogo.cli import (
     campaigns,
-    database,
     experiments,
     judging,
     logs,
+    maintenance,
+    plans,
     processes,
     running,
     status,
@@ -40,7 +41,7 @@ app = typer.Typer(
 _TOPICS: dict[str, tuple[Callable[..., Any], ...]] = {
     "Begin": (processes.demo, processes.up, running.run, experiments.submit),
     "Look": (
-        *(status.status, experiments.list_, status.show, watching.watch, database.watchdog),
+        *(status.status, experiments.list_, status.show, watching.watch, plans.watchdog),
         *(logs.logs, status.decisions, status.artifacts, experiments.report, judging.forecast),
         *(campaigns.compare, status.workers, status.alerts, status.open_),
     ),
@@ -49,9 +50,9 @@ _TOPICS: dict[str, tuple[Callable[..., Any], ...]] = {
         *(judging.judge, judging.replay, judging.verify, processes.simulate),
     ),
     "Prepare and look after": (
-        *(database.plans, database.flags, database.doctor, processes.serve, processes.worker),
-        *(database.keys, database.db, database.backup, database.restore),
-        database.prune,
+        *(plans.plans, maintenance.flags, maintenance.doctor, processes.serve, processes.worker),
+        *(maintenance.keys, maintenance.db, maintenance.backup, maintenance.restore),
+        maintenance.prune,
     ),
 }
 _OPTIONS: dict[str, dict[str, Any]] = {

@@ -32,7 +32,7 @@ from gonogo.cli.output import (
     print_table,
     verdict_text,
 )
-from gonogo.cli.plan_arguments import parse_grid, parse_pairs, parse_sets, read_plan, submit_plan
+from gonogo.cli.plans import parse_grid, parse_pairs, parse_sets, read_plan, submit_plan
 from gonogo.cli.settings import Settings, load_settings
 from gonogo.cli.watching import following
 from gonogo.contract.api import CampaignState, CampaignView

@@ -26,7 +26,7 @@ from gonogo.cli.output import (
     print_made,
     standing_text,
 )
-from gonogo.cli.plan_arguments import (
+from gonogo.cli.plans import (
     parse_pairs,
     parse_sets,
     phases_again,

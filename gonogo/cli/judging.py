@@ -28,7 +28,7 @@ from gonogo.cli.output import (
     verdict_text,
     warn,
 )
-from gonogo.cli.plan_arguments import placed, read_plan
+from gonogo.cli.plans import placed, read_plan
 from gonogo.cli.settings import load_settings
 from gonogo.contract.api import ExperimentView, Forecast, RunView
 from gonogo.contract.canonical import wire_value

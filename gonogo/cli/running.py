@@ -13,7 +13,7 @@ import typer
 from gonogo.cli.exits import Accept, Exit, accepted, exit_of_verdict
 from gonogo.cli.judging import explained, print_brief
 from gonogo.cli.output import Json, print_json, say, shown_if_taken
-from gonogo.cli.plan_arguments import placed, read_plan
+from gonogo.cli.plans import placed, read_plan
 from gonogo.cli.run_host import (
     UNREAD,
     JointStart,

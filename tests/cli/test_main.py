@@ -9,8 +9,8 @@ import pytest
 import typer.main
 
 from gonogo.cli.app import app
-from gonogo.cli.database import check_stacks
 from gonogo.cli.exits import EXIT_WORDS, Exit
+from gonogo.cli.maintenance import check_stacks
 from tests.cli.typed import typed
 
 RUNS = Path(__file__).parent.parent / "data" / "runs"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gonogo.cli.app import refusal_text, run
-from gonogo.cli.plan_arguments import parse_grid, parse_pairs, parse_sets, placed, read_plan
+from gonogo.cli.plans import parse_grid, parse_pairs, parse_sets, placed, read_plan
 from gonogo.contract.errors import NotFound, Problem, Rejected
 
 BROKEN = """\

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.cli.plan_arguments import sets_of_phases
+from gonogo.cli.plans import sets_of_phases
 from gonogo.contract.wire import short_id
 from tests.cli.conftest import Gonogo
 from tests.service.conftest import Plane

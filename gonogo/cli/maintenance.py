@@ -1,4 +1,4 @@
-"""The installation, its plans, and its upkeep: keys, database, backups, old run directories."""
+"""The installation and its upkeep: doctor, flags, keys, database, backups, old run directories."""
 
 import json
 import os
@@ -17,7 +17,6 @@ from rich.markup import escape
 
 from gonogo.cli.client import connect
 from gonogo.cli.exits import Exit
-from gonogo.cli.logs import find_run_dir
 from gonogo.cli.output import (
     Json,
     ago,
@@ -27,35 +26,17 @@ from gonogo.cli.output import (
     print_json,
     print_lines,
     print_list,
-    print_table,
     say,
     size_text,
-    warn,
 )
-from gonogo.cli.plan_arguments import PlanArgument, placed, read_plan
 from gonogo.cli.settings import Settings, load_settings
 from gonogo.cli.stack import application_argv, application_env, embedded_server
 from gonogo.contract.api import ExperimentView, WorkerState
-from gonogo.contract.canonical import digest as digest_of
 from gonogo.contract.errors import GonogoError, NotFound, Rejected, Unavailable
 from gonogo.contract.lifecycle import ExperimentState
-from gonogo.contract.order import Order
-from gonogo.contract.watch import MEANING, SETTING
-from gonogo.planning.campaigns import resolve_campaign
 from gonogo.planning.resolve import (
-    build_order,
     checkout_root,
-    load_train_config,
-    resolve_plan,
-    warnings_of,
 )
-from gonogo.planning.source import (
-    bundled_campaign_names,
-    bundled_plan,
-    bundled_plan_names,
-    parse_plan,
-)
-from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.processes import allow_tracing
 from gonogo.supervise.prune import (
     NOBODY_SAYS,
@@ -73,64 +54,6 @@ _MIN_FREE_BYTES = 5 * 10**9
 _READ_S = 20.0
 Check = tuple[str, str, str]
 """Name, outcome (pass, warn or fail), text."""
-
-
-def plans(
-    name: Annotated[str | None, typer.Argument(help="Plan to show, or a file to check.")] = None,
-    as_json: Json = False,
-) -> None:
-    """List the bundled plans, or show and check one (a name or a YAML file)."""
-    if name is not None:
-        _show_plan(read_plan(name), as_json=as_json)
-        return
-    names = [*bundled_plan_names(), *bundled_campaign_names()]
-    found = [parse_plan(bundled_plan(each)) for each in names]
-    if as_json:
-        print_json({"items": [plan.canonical() for plan in found]})
-        return
-    print_table(
-        found,
-        {
-            "plan": "name",
-            "profile": "profile",
-            "ranks": lambda plan: str(plan.workload.world_size),
-            "phases": lambda plan: ", ".join(f"{row.name} {row.steps}" for row in plan.phases),
-        },
-        cut=("phases",),
-    )
-
-
-def _show_plan(argument: PlanArgument, *, as_json: bool) -> None:
-    data, campaign = argument.data(), None
-    with placed(argument):
-        if data.get("campaign") is None:
-            resolved = resolve_plan(data)
-        else:
-            campaign = resolve_campaign(data)
-            resolved = next(iter(campaign.variants.values()))
-    plan = resolved.parsed()
-    digest = resolved.plan_digest() if campaign is None else digest_of(data)
-    if as_json:
-        whole = {} if campaign is None else {"plan": data}
-        print_json({"valid": True, "digest": digest, **resolved.wire(), **whole})
-        return
-    words = f"digest {digest[:12]}" if campaign is None else f"a campaign on {campaign.spec.metric}"
-    out.print(f"{plan.name}: valid, {words}", highlight=False)
-    for text in warnings_of(plan):
-        warn(text)
-    print_table(
-        plan.phases,
-        {
-            "phase": "name",
-            "steps": "steps",
-            "data": "data",
-            "begins": lambda row: f"with {row.init_from}'s weights" if row.init_from else "fresh",
-            "criteria": lambda row: ", ".join(each.id for each in row.gate),
-        },
-        cut=("criteria",),
-    )
-    if campaign is not None:
-        print_lines(f"{row.name}  {row.text()}" for row in campaign.spec.variants)
 
 
 def doctor(as_json: Json = False) -> None:
@@ -228,58 +151,6 @@ def flags(as_json: Json = False) -> None:
         print_json({"items": json.loads(done.stdout)})
     else:
         print(done.stdout, end="")
-
-
-def watchdog(
-    name: Annotated[
-        str,
-        typer.Argument(metavar="PLAN|RUN", help="A plan or its file, or a run or its directory."),
-    ],
-    phase: Annotated[str | None, typer.Option(help="Only this phase of the plan.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Print the table of patience: the limit of each place, and where each number comes from."""
-    orders = _orders_of(name, phase)
-    tables = {order.phase: order.limits_of_places() for order in orders}
-    if as_json:
-        rows = [
-            {"phase": row, "patience": {str(place): cell.wire() for place, cell in table.items()}}
-            for row, table in tables.items()
-        ]
-        print_json({"name": name, "tables": rows})
-        return
-    for phase_name, table in tables.items():
-        out.print(f"[bold]{phase_name}[/bold]")
-        print_table(
-            list(table.items()),
-            {
-                "place": lambda row: row[0],
-                "seconds": lambda row: "none" if row[1].seconds is None else f"{row[1].seconds:g}",
-                "multiple": lambda row: (
-                    f"{row[1].multiple:g} × {row[1].of}" if row[1].multiple else ""
-                ),
-                "from": lambda row: row[1].source,
-                "setting": lambda row: SETTING.get(row[0], ""),
-                "means": lambda row: MEANING[row[0]],
-            },
-            cut=("means",),
-        )
-
-
-def _orders_of(name: str, phase: str | None) -> list[Order]:
-    """Return the order of a run directory or of a run of this home, else those of a plan."""
-    run_dir = find_run_dir(name, load_settings().home, own=False) if "run_" in name else None
-    folder = run_dir or Path(name)
-    if folder.is_dir():
-        order = load_record(RunDir(folder).order, Order)
-        if order is None:
-            raise NotFound(f"{folder}: no order.json")
-        return [order]
-    argument = read_plan(name)
-    with placed(argument):
-        resolved = resolve_plan(argument.data(), load_config=load_train_config)
-        names = [row.name for row in resolved.parsed().phases] if phase is None else [phase]
-        return [build_order(resolved, row, experiment="", run="", token=0) for row in names]
 
 
 PG_DUMP = "the database is PostgreSQL and not in this file; keep it with pg_dump, now, after this"

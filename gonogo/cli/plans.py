@@ -1,20 +1,39 @@
-"""Read plan arguments, submit a plan; problems get a line of its file, or `--set`, as place."""
+"""Plans: read what was typed, submit, show, check, and print the limits of each place.
+
+Problems get a line of the plan's file, or `--set`, as place.
+"""
 
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from gonogo.cli.client import Client
-from gonogo.cli.output import warn
+from gonogo.cli.logs import find_run_dir
+from gonogo.cli.output import Json, out, print_json, print_lines, print_table, warn
+from gonogo.cli.settings import load_settings
 from gonogo.contract.api import ExperimentView
+from gonogo.contract.canonical import digest as digest_of
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.errors import NotFound, Problem, Rejected, hint, near
 from gonogo.contract.lifecycle import PhaseState
+from gonogo.contract.order import Order
+from gonogo.contract.watch import MEANING, SETTING
 from gonogo.contract.yaml_text import Document, parse_document, parse_yaml
-from gonogo.planning.source import bundled_campaign_names, bundled_plan, bundled_plan_names, line_of
+from gonogo.planning.campaigns import resolve_campaign
+from gonogo.planning.resolve import build_order, load_train_config, resolve_plan, warnings_of
+from gonogo.planning.source import (
+    bundled_campaign_names,
+    bundled_plan,
+    bundled_plan_names,
+    line_of,
+    parse_plan,
+)
+from gonogo.rundir import RunDir, load_record
 
 _THROUGH = (PhaseState.PASSED, PhaseState.INHERITED)
 
@@ -161,3 +180,113 @@ def sets_of_phases(sets: Mapping[str, Any], phases: Sequence[str]) -> dict[str, 
         else:
             found[path] = value
     return found
+
+
+def plans(
+    name: Annotated[str | None, typer.Argument(help="Plan to show, or a file to check.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List the bundled plans, or show and check one (a name or a YAML file)."""
+    if name is not None:
+        _show_plan(read_plan(name), as_json=as_json)
+        return
+    names = [*bundled_plan_names(), *bundled_campaign_names()]
+    found = [parse_plan(bundled_plan(each)) for each in names]
+    if as_json:
+        print_json({"items": [plan.canonical() for plan in found]})
+        return
+    print_table(
+        found,
+        {
+            "plan": "name",
+            "profile": "profile",
+            "ranks": lambda plan: str(plan.workload.world_size),
+            "phases": lambda plan: ", ".join(f"{row.name} {row.steps}" for row in plan.phases),
+        },
+        cut=("phases",),
+    )
+
+
+def _show_plan(argument: PlanArgument, *, as_json: bool) -> None:
+    data, campaign = argument.data(), None
+    with placed(argument):
+        if data.get("campaign") is None:
+            resolved = resolve_plan(data)
+        else:
+            campaign = resolve_campaign(data)
+            resolved = next(iter(campaign.variants.values()))
+    plan = resolved.parsed()
+    digest = resolved.plan_digest() if campaign is None else digest_of(data)
+    if as_json:
+        whole = {} if campaign is None else {"plan": data}
+        print_json({"valid": True, "digest": digest, **resolved.wire(), **whole})
+        return
+    words = f"digest {digest[:12]}" if campaign is None else f"a campaign on {campaign.spec.metric}"
+    out.print(f"{plan.name}: valid, {words}", highlight=False)
+    for text in warnings_of(plan):
+        warn(text)
+    print_table(
+        plan.phases,
+        {
+            "phase": "name",
+            "steps": "steps",
+            "data": "data",
+            "begins": lambda row: f"with {row.init_from}'s weights" if row.init_from else "fresh",
+            "criteria": lambda row: ", ".join(each.id for each in row.gate),
+        },
+        cut=("criteria",),
+    )
+    if campaign is not None:
+        print_lines(f"{row.name}  {row.text()}" for row in campaign.spec.variants)
+
+
+def watchdog(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="PLAN|RUN", help="A plan or its file, or a run or its directory."),
+    ],
+    phase: Annotated[str | None, typer.Option(help="Only this phase of the plan.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Print the table of patience: the limit of each place, and where each number comes from."""
+    orders = _orders_of(name, phase)
+    tables = {order.phase: order.limits_of_places() for order in orders}
+    if as_json:
+        rows = [
+            {"phase": row, "patience": {str(place): cell.wire() for place, cell in table.items()}}
+            for row, table in tables.items()
+        ]
+        print_json({"name": name, "tables": rows})
+        return
+    for phase_name, table in tables.items():
+        out.print(f"[bold]{phase_name}[/bold]")
+        print_table(
+            list(table.items()),
+            {
+                "place": lambda row: row[0],
+                "seconds": lambda row: "none" if row[1].seconds is None else f"{row[1].seconds:g}",
+                "multiple": lambda row: (
+                    f"{row[1].multiple:g} × {row[1].of}" if row[1].multiple else ""
+                ),
+                "from": lambda row: row[1].source,
+                "setting": lambda row: SETTING.get(row[0], ""),
+                "means": lambda row: MEANING[row[0]],
+            },
+            cut=("means",),
+        )
+
+
+def _orders_of(name: str, phase: str | None) -> list[Order]:
+    """Return the order of a run directory or of a run of this home, else those of a plan."""
+    run_dir = find_run_dir(name, load_settings().home, own=False) if "run_" in name else None
+    folder = run_dir or Path(name)
+    if folder.is_dir():
+        order = load_record(RunDir(folder).order, Order)
+        if order is None:
+            raise NotFound(f"{folder}: no order.json")
+        return [order]
+    argument = read_plan(name)
+    with placed(argument):
+        resolved = resolve_plan(argument.data(), load_config=load_train_config)
+        names = [row.name for row in resolved.parsed().phases] if phase is None else [phase]
+        return [build_order(resolved, row, experiment="", run="", token=0) for row in names]
