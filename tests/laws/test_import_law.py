@@ -12,7 +12,7 @@ import grimp
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ADAPTERS = {"hf": "transformers", "lightning": "lightning", "accelerate": "accelerate"}
+ADAPTERS = {"hf": "transformers", "lightning": "lightning"}
 LINT = "from importlinter.cli import lint_imports_command; lint_imports_command()"
 
 
@@ -61,7 +61,7 @@ def lawful_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (tree / "nsa" / "attention" / "hf.py").write_text("import transformers\n")
     (tree / "gonogo" / "trainer" / "position.py").write_text("")
     (tree / "lab" / "attached.py").write_text("import gonogo.trainer.position\n")
-    for name in ("directory", "comparing", "failures", "words"):
+    for name in ("directory", "failures", "words"):
         (tree / "gonogo" / "judge" / f"{name}.py").write_text("")
     return tree
 

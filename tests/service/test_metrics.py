@@ -55,7 +55,7 @@ def test_an_active_run_is_shown_with_its_limits_and_counted(plane: Plane) -> Non
     assert value(series, "gonogo_run_step", **run) == 20
     assert value(series, "gonogo_run_steps", **run) == 40
     assert value(series, "gonogo_run_loss", **run) == pytest.approx(5.5 - 2.5 * 19 / 40)
-    assert value(series, "gonogo_run_toks_per_s", **run) == pytest.approx(2048 / 0.2)
+    assert value(series, "gonogo_run_toks_per_s", **run) == pytest.approx(1024 / 0.2)
     assert value(series, "gonogo_run_heartbeat_age_limit_seconds", **run) == 5.0
     assert value(series, "gonogo_run_floor_toks_per_s", **run) == 0.0
     assert value(series, "gonogo_run_deadline_timestamp_seconds", **run) is None
