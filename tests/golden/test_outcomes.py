@@ -8,10 +8,11 @@ from tests.scenarios.catalogue import catalogue, recorded
 from tests.scenarios.scenario import Scenario
 
 QUICK = [row for row in catalogue() if not row.long]
+RECORDED = recorded(long=False)
 
 
 def test_every_quick_scenario_has_a_recorded_outcome() -> None:
-    assert sorted(row.name for row in QUICK) == sorted(recorded(long=False))
+    assert sorted(row.name for row in QUICK) == sorted(RECORDED)
 
 
 def test_only_a_quick_scenario_holds_numbers() -> None:
@@ -25,4 +26,4 @@ def test_only_a_quick_scenario_holds_numbers() -> None:
 
 @pytest.mark.parametrize("row", QUICK, ids=lambda row: row.name)
 def test_an_outcome_is_as_recorded(row: Scenario) -> None:
-    assert row.outcome() == recorded(long=False)[row.name]
+    assert row.outcome() == RECORDED[row.name]

@@ -116,6 +116,7 @@ def test_an_error_of_the_program_is_reported(tmp_path: Path) -> None:
     assert said(found.lines(), "done") == []
 
 
+@LONG
 def test_an_error_of_the_observer_ends_the_observation_and_not_the_program(tmp_path: Path) -> None:
     found = Observed(tmp_path, "hook_fails")
     assert (found.code, len(found.told)) == (0, 6)

@@ -220,7 +220,7 @@ def serving(context: Context, *, conduct: bool = True) -> Iterator[httpx.Client]
         assert thread.is_alive(), "the server did not start"
         time.sleep(0.005)
     context.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    with httpx.Client(base_url=context.url, timeout=180, trust_env=False) as http:
+    with httpx.Client(base_url=context.url, timeout=180, trust_env=False, verify=False) as http:
         yield http
     server.should_exit = True
     thread.join(60)

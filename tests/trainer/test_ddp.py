@@ -20,6 +20,7 @@ def halted(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     return RunDir(folder)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rank", [0, 1])
 def test_both_ranks_leave_after_the_same_step(halted: RunDir, rank: int) -> None:
     lines = lines_of(halted.path, rank)
@@ -30,6 +31,7 @@ def test_both_ranks_leave_after_the_same_step(halted: RunDir, rank: int) -> None
     assert [line.seq for line in lines] == list(range(1, len(lines) + 1))
 
 
+@pytest.mark.long
 def test_the_checkpoint_of_that_step_is_whole(halted: RunDir) -> None:
     folder = halted.checkpoints / "step_000003"
     assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "model.pt"]

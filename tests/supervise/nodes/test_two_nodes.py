@@ -21,6 +21,7 @@ from tests.supervise.nodes.cluster import NewCluster
 from tests.supervise.runs import wait_until
 
 
+@pytest.mark.long
 def test_healthy_run_completes_on_both_nodes_and_leaves_nothing_behind(
     new_cluster: NewCluster,
 ) -> None:
