@@ -35,9 +35,9 @@ from typing import Any
 
 import httpx
 
-from gonogo.contract.agent import CLAIM_HEADER
 from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY
 from gonogo.contract.wire import Kind, new_id
+from gonogo.contract.worker_messages import CLAIM_HEADER
 from service.conductor.leases import LEASE_S
 
 _READY_LIMIT_S = 180.0

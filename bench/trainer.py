@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
+from nsa.assignment import Launch
 from nsa.config import TrainConfig, build_config, load_config
-from nsa.launch import Launch
 from nsa.settings import load_settings
 from nsa.stacks import StackDumps
 from nsa.trainer import Trainer

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nsa.assignment import Cadence
 from nsa.checkpoint import (
     Snapshot,
     checkpoint_path,
@@ -29,7 +30,6 @@ from nsa.config import config_digest, config_mapping
 from nsa.errors import BadConfig
 from nsa.faults import Fault
 from nsa.heartbeat import Heartbeat
-from nsa.launch import Cadence
 from nsa.rank_setup import RankSetup
 
 _TEXT_LIMIT = 2000

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nsa.assignment import Launch
 from nsa.attention import counters
 from nsa.attention.backends import BackendUnavailableError, choose_backend
 from nsa.attention.network import Block
@@ -27,7 +28,6 @@ from nsa.config import TrainConfig, config_mapping
 from nsa.data import BatchPlan
 from nsa.device import choose_device, prepare_torch
 from nsa.errors import BadConfig
-from nsa.launch import Launch
 from nsa.model import LanguageModel, build_model
 from nsa.optimizer import LossScale, build_optimizer
 from nsa.ranks import Ranks

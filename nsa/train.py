@@ -18,9 +18,9 @@ import sys
 import traceback
 from pathlib import Path
 
+from nsa.assignment import Cadence, Launch, launch_from_file, launch_from_order
 from nsa.command_line import Arguments
 from nsa.errors import BadConfig, TrainerStop
-from nsa.launch import Cadence, Launch, launch_from_file, launch_from_order
 from nsa.settings import Settings, load_settings
 from nsa.stacks import StackDumps
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from nsa.artifacts import LOG_EVERY_S, Console, RunArtifacts, StepProfiler, memory_report
+from nsa.assignment import Launch
 from nsa.attention import counters
 from nsa.attention.kernels import flash_share
 from nsa.checkpoint import check_same_corpus
@@ -25,7 +26,6 @@ from nsa.errors import DataFailure, Halted, NonFinite, NotSaved
 from nsa.faults import fault_of, toy_instead_of
 from nsa.heartbeat import Heartbeat
 from nsa.identity import count_identity
-from nsa.launch import Launch
 from nsa.model.statistics import gate_health, gate_rows, gate_stats, selection_rows
 from nsa.model.transformer import next_byte_loss
 from nsa.optimizer import Update, apply_gradients, learning_rate

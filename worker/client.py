@@ -16,7 +16,16 @@ from typing import Self, TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from gonogo.contract.agent import (
+from gonogo.contract.api import PROBLEM_URN, ProblemBody
+from gonogo.contract.errors import (
+    Conflict,
+    NotAllowed,
+    NotFound,
+    Rejected,
+    StaleToken,
+    Unavailable,
+)
+from gonogo.contract.worker_messages import (
     CLAIM_HEADER,
     Accepted,
     ClaimAnswer,
@@ -27,15 +36,6 @@ from gonogo.contract.agent import (
     StateReport,
     Telemetry,
     TelemetryAck,
-)
-from gonogo.contract.api import PROBLEM_URN, ProblemBody
-from gonogo.contract.errors import (
-    Conflict,
-    NotAllowed,
-    NotFound,
-    Rejected,
-    StaleToken,
-    Unavailable,
 )
 
 

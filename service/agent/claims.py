@@ -18,12 +18,12 @@ from typing import Any
 from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
-from gonogo.contract.agent import CLAIM_HEADER, ClaimRequest
 from gonogo.contract.errors import Conflict, GonogoError, NameTaken, NotAllowed, StaleToken
 from gonogo.contract.lifecycle import ExperimentEvent, ExperimentState, RunEvent, RunState
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.plan import Plan
+from gonogo.contract.worker_messages import CLAIM_HEADER, ClaimRequest
 from gonogo.contract.workload import EngineName, RecordedPatch
 from gonogo.device_slots import gpus_of as slot_gpus
 from gonogo.planning.resolve import build_order

@@ -12,7 +12,13 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-from gonogo.contract.agent import (
+from gonogo.contract.api import AlertType
+from gonogo.contract.canonical import canonical_bytes
+from gonogo.contract.errors import Rejected
+from gonogo.contract.finding import Act, Finding, Severity
+from gonogo.contract.lifecycle import RunEvent, RunState
+from gonogo.contract.outcome import Outcome
+from gonogo.contract.worker_messages import (
     MAX_EVIDENCE_BYTES,
     MAX_EVIDENCE_FILES,
     MAX_FINDINGS,
@@ -23,12 +29,6 @@ from gonogo.contract.agent import (
     RecordReport,
     StateReport,
 )
-from gonogo.contract.api import AlertType
-from gonogo.contract.canonical import canonical_bytes
-from gonogo.contract.errors import Rejected
-from gonogo.contract.finding import Act, Finding, Severity
-from gonogo.contract.lifecycle import RunEvent, RunState
-from gonogo.contract.outcome import Outcome
 from gonogo.planning.resolve import FROZEN
 from service.agent.claims import Bearer, check_bearer
 from service.db.columns import Promised

@@ -12,7 +12,11 @@ from typing import Any
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from gonogo.contract.agent import (
+from gonogo.contract.canonical import wire_number
+from gonogo.contract.errors import Rejected
+from gonogo.contract.heartbeat import Msg
+from gonogo.contract.lifecycle import RunState
+from gonogo.contract.worker_messages import (
     MAX_STREAM_BYTES,
     Command,
     CommandKind,
@@ -22,10 +26,6 @@ from gonogo.contract.agent import (
     Telemetry,
     TelemetryAck,
 )
-from gonogo.contract.canonical import wire_number
-from gonogo.contract.errors import Rejected
-from gonogo.contract.heartbeat import Msg
-from gonogo.contract.lifecycle import RunState
 from service.agent.claims import Bearer, check_bearer
 from service.agent.reports import decoded, freeze_identity, unfrozen
 from service.db.columns import is_by_service

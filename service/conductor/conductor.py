@@ -18,8 +18,8 @@ from typing import IO, TYPE_CHECKING
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from gonogo.contract.agent import WAKE_JOB, WAKE_QUEUE_PREFIX
 from gonogo.contract.errors import Unavailable
+from gonogo.contract.worker_messages import WAKE_JOB, WAKE_QUEUE_PREFIX
 from gonogo.files import open_private
 from service.alerts.webhooks import Deliveries
 from service.conductor.judge import Judging

@@ -1,6 +1,6 @@
 """The pass that judges ended runs: complete ones, a few at a time.
 
-A judge's process makes the facts (`service.judging.assessors`) from a folder below
+A judge's process makes the facts (`service.judging.judge_process`) from a folder below
 `GONOGO_HOME/judging`; a thread waits for it. A judgement that fails is shown in an event and tried
 again after a growing pause. After the last pause it holds up no later run of its phase.
 """
@@ -12,8 +12,8 @@ from functools import partial
 
 from service.context import Context
 from service.experiments.lifecycle import CONDUCTOR, Deed, lock_run, record_event
-from service.judging.assessors import Assessors
 from service.judging.ended import assess, conclude, find_unjudged, prepare
+from service.judging.judge_process import Assessors
 
 AT_ONCE = 2
 PATIENCE_S = 1.0

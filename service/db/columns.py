@@ -9,7 +9,6 @@ from sqlalchemy import JSON, Dialect, Float, MetaData, String
 from sqlalchemy.orm import DeclarativeBase
 from sqlalchemy.types import TypeDecorator
 
-from gonogo.contract.agent import ClaimRequest
 from gonogo.contract.api import CampaignState, DeliveryState, OriginView
 from gonogo.contract.campaign import Comparison
 from gonogo.contract.canonical import wire_value
@@ -19,6 +18,7 @@ from gonogo.contract.order import CarriedRemedy, ResumePoint, RunReason
 from gonogo.contract.outcome import Outcome
 from gonogo.contract.records import ExitRecord
 from gonogo.contract.wire import Recorded
+from gonogo.contract.worker_messages import ClaimRequest
 from gonogo.judge.follow_up.decide import Attempt
 
 

@@ -17,7 +17,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from gonogo.contract.agent import ClaimRequest
 from gonogo.contract.api import CampaignState, DeliveryState, OriginView
 from gonogo.contract.campaign import Comparison
 from gonogo.contract.decision import Cause, ConditionState, DecisionKind, Verdict
@@ -25,6 +24,7 @@ from gonogo.contract.finding import Severity
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.contract.order import CarriedRemedy, ResumePoint, RunReason
 from gonogo.contract.outcome import Outcome
+from gonogo.contract.worker_messages import ClaimRequest
 from gonogo.judge.follow_up.decide import Attempt
 from service.db.columns import (
     Asked,

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement
 from sqlalchemy.orm import Session
 
-from gonogo.contract.agent import ClaimRequest
 from gonogo.contract.lifecycle import RunState
 from gonogo.contract.plan import Plan
+from gonogo.contract.worker_messages import ClaimRequest
 from gonogo.contract.workload import EngineName
 from gonogo.device_slots import gpus_of as slot_gpus
 from gonogo.planning.programs import allows, lacks, needs, spans

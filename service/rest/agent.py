@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Response
 
-from gonogo.contract.agent import (
+from gonogo.contract.worker_messages import (
     CLAIM_HEADER,
     Accepted,
     ClaimAnswer,

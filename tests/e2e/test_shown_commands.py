@@ -62,9 +62,6 @@ TYPED = {
     ),
     "gonogo campaign show ID": "gonogo campaign show {campaign}",
     "gonogo compare A B": "gonogo compare runs/plain runs/flash",
-    "gonogo compare dec_01KDQ… dec_01KDR… --metric loss --warmup 0 --json": (
-        "gonogo compare {repeats} --metric loss --warmup 0 --json"
-    ),
     "gonogo compare run_01KDQ… run_01KDR… run_01KDS… --metric loss --warmup 900": (
         "gonogo compare runs/p1 runs/f1 runs/p2 --metric loss --warmup 9"
     ),

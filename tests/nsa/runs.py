@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from nsa.assignment import launch_from_order
 from nsa.config import build_config
-from nsa.launch import launch_from_order
 from nsa.model import LanguageModel, build_model
 from nsa.settings import load_settings
 from nsa.stacks import StackDumps

@@ -13,12 +13,12 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from nsa.assignment import launch_from_order
 from nsa.attention.backends import available_backends
 from nsa.config import AS_IF_ABSENT, CONFIG_DIR, build_config, load_config
 from nsa.data import BatchPlan
 from nsa.describe import build_schema, describe, schema_text
 from nsa.errors import BadConfig
-from nsa.launch import launch_from_order
 from nsa.ranks import Ranks
 from nsa.relations import OF_A_CONFIGURATION, OF_A_RUN, holds, right_side
 from nsa.settings import TOGGLES, load_settings

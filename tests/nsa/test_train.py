@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from nsa.assignment import launch_from_order
 from nsa.errors import BadConfig
-from nsa.launch import launch_from_order
 from nsa.settings import load_settings
 from nsa.train import main, parse_launch
 from tests.nsa.runs import ROOT, of, read_lines, told

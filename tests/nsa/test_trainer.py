@@ -10,10 +10,10 @@ import yaml
 
 import nsa.run_signals
 import nsa.trainer
+from nsa.assignment import Cadence, launch_from_file
 from nsa.checkpoint import load_checkpoint
 from nsa.config import build_config
 from nsa.errors import BadConfig, DataFailure, Halted, NonFinite
-from nsa.launch import Cadence, launch_from_file
 from nsa.optimizer import learning_rate
 from nsa.settings import load_settings
 from nsa.stacks import StackDumps

@@ -21,7 +21,7 @@ from service.context import Context, open_context
 from service.db.columns import Table
 from service.db.store import build_engine, migrate
 from service.http.auth import Role, create_key, load_local_keys
-from service.judging.assessors import Assessors, answer
+from service.judging.judge_process import Assessors, answer
 from service.settings import Settings
 from tests.service.fake_worker import FakeWorker
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import httpx
 
-from gonogo.contract.agent import STREAMS
 from gonogo.contract.canonical import digest
 from gonogo.contract.order import Order
+from gonogo.contract.worker_messages import STREAMS
 from gonogo.rundir import RunDir
 from tests.service.fake_run import BOOT_TS, PREFLIGHT, save_run
 

@@ -14,8 +14,8 @@ from gonogo.judge.gate.rules import build_rules
 from service.conductor import judge
 from service.conductor.judge import AGAIN_S, Judging
 from service.judging import ended
-from service.judging.assessors import Assessors, Unjudged
 from service.judging.ended import find_unjudged
+from service.judging.judge_process import Assessors, Unjudged
 from tests.service.conftest import Clock, Plane
 from tests.service.test_judging import events
 

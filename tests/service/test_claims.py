@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from gonogo.contract.agent import ClaimRequest
+from gonogo.contract.worker_messages import ClaimRequest
 from gonogo.planning.source import bundled_plan, parse_plan
 from service.agent import claims
 from service.db.schema import RunRow, WorkerRow

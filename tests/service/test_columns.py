@@ -10,10 +10,10 @@ import pytest
 from pydantic import BaseModel
 from sqlalchemy.dialects import sqlite
 
-from gonogo.contract.agent import ClaimRequest
 from gonogo.contract.decision import Verdict
 from gonogo.contract.order import ResumePoint, RunReason
 from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
+from gonogo.contract.worker_messages import ClaimRequest
 from gonogo.judge.follow_up.decide import Attempt
 from service.db.columns import (
     WORDS,

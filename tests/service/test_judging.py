@@ -19,8 +19,8 @@ from gonogo.planning.source import bundled_plan
 from gonogo.rundir import RunDir, save_json
 from gonogo.signing import load_public_key
 from service.http.auth import Role, create_key, revoke_key
-from service.judging.assessors import Assessors
 from service.judging.ended import prepare
+from service.judging.judge_process import Assessors
 from tests.data.make_runs import WHOLE_GATE
 from tests.service.conftest import Plane
 from tests.service.fake_run import save_checkpoint

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.agent import ClaimRequest
 from gonogo.contract.plan import hardware_profiles
+from gonogo.contract.worker_messages import ClaimRequest
 from gonogo.contract.workload import RecordedPatch
 from gonogo.planning.source import bundled_plan, parse_plan
 from service.agent.claims import fits

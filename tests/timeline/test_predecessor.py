@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gonogo.contract.heartbeat import Heartbeat, parse_heartbeat
-from gonogo.timeline.predecessor import convert, is_predecessor
+from gonogo.timeline.old_format import convert, is_predecessor
 from gonogo.timeline.rank_steps import read_lines
 
 

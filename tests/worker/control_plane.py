@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from gonogo.contract.agent import (
+from gonogo.contract.order import Order
+from gonogo.contract.worker_messages import (
     ClaimRequest,
     EvidenceReport,
     FindingsReport,
@@ -24,7 +25,6 @@ from gonogo.contract.agent import (
     StateReport,
     Telemetry,
 )
-from gonogo.contract.order import Order
 
 KEY = "wk-secret"
 _LIMITS = {"findings": 2**20, "state": 2**20, "telemetry": 16 * 2**20}

@@ -8,7 +8,6 @@ from typing import Any
 import httpx
 import pytest
 
-from gonogo.contract.agent import FindingsReport, RecordReport, Telemetry
 from gonogo.contract.errors import (
     Conflict,
     GonogoError,
@@ -17,6 +16,7 @@ from gonogo.contract.errors import (
     Rejected,
     Unavailable,
 )
+from gonogo.contract.worker_messages import FindingsReport, RecordReport, Telemetry
 from worker.client import ControlPlane, Intercepted, KeyRefused
 
 SECRET = "wk_very_secret"

@@ -19,9 +19,9 @@ import redis
 from rq import Queue
 from rq.serializers import JSONSerializer
 
-from gonogo.contract.agent import WAKE_JOB
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, OutcomeCode
+from gonogo.contract.worker_messages import WAKE_JOB
 from gonogo.planning.resolve import checkout_root
 from gonogo.rundir import save_json
 from gonogo.supervise.durable import load_json

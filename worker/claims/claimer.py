@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from gonogo import __version__
-from gonogo.contract.agent import MOST_WAIT_TEXT, MOST_WAITS, ClaimAnswer, ClaimRequest
 from gonogo.contract.errors import NotAllowed, Rejected, Unavailable
 from gonogo.contract.order import Order
+from gonogo.contract.worker_messages import MOST_WAIT_TEXT, MOST_WAITS, ClaimAnswer, ClaimRequest
 from gonogo.rundir import RunDir
 from gonogo.supervise.keeper_start import start_draining
 from gonogo.supervise.locks import holding, launch_lock

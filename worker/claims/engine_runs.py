@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from gonogo.contract.agent import Command, CommandKind
 from gonogo.contract.errors import Corrupt, Rejected, Unavailable
 from gonogo.contract.order import Order, RunReason
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.records import CheckOutcome, ExitRecord
 from gonogo.contract.wire import Kind, is_id
+from gonogo.contract.worker_messages import Command, CommandKind
 from gonogo.files import is_there
 from gonogo.planning.resolve import checkout_root
 from gonogo.rundir import SHIPPED_NAME, RunDir, load_record, save_json

@@ -24,9 +24,9 @@ from rq.job import Job
 from rq.serializers import JSONSerializer
 from rq.timeouts import BaseDeathPenalty
 
-from gonogo.contract.agent import WAKE_JOB, WAKE_QUEUE_PREFIX
 from gonogo.contract.errors import Rejected
 from gonogo.contract.outcome import Actor, OutcomeCode
+from gonogo.contract.worker_messages import WAKE_JOB, WAKE_QUEUE_PREFIX
 from gonogo.supervise.end_request import HALT_LIMIT_S, EndRequest, ask_halt, until_after
 from gonogo.supervise.processes import ProcessRef
 from worker.claims.claimer import Claimer

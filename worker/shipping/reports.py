@@ -17,7 +17,12 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from gonogo.contract.agent import (
+from gonogo.contract.errors import Corrupt, Rejected, StaleToken
+from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.heartbeat import Msg, parse_object
+from gonogo.contract.lifecycle import RunEvent
+from gonogo.contract.records import ModelRecord, Preflight
+from gonogo.contract.worker_messages import (
     MAX_EVIDENCE_BYTES,
     MAX_EVIDENCE_FILES,
     MAX_EVIDENCE_PATH,
@@ -30,11 +35,6 @@ from gonogo.contract.agent import (
     StateReport,
     Telemetry,
 )
-from gonogo.contract.errors import Corrupt, Rejected, StaleToken
-from gonogo.contract.finding import Finding, Severity
-from gonogo.contract.heartbeat import Msg, parse_object
-from gonogo.contract.lifecycle import RunEvent
-from gonogo.contract.records import ModelRecord, Preflight
 from gonogo.files import is_for_good, is_there, read_plain
 from gonogo.rundir import RunDir, is_text, load_lines, load_record
 from worker.client import ControlPlane, KeyRefused

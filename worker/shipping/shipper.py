@@ -15,14 +15,6 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
-from gonogo.contract.agent import (
-    Command,
-    CommandKind,
-    FindingsReport,
-    StateReport,
-    Telemetry,
-    TelemetryAck,
-)
 from gonogo.contract.errors import (
     Conflict,
     NotAllowed,
@@ -34,6 +26,14 @@ from gonogo.contract.errors import (
 from gonogo.contract.finding import Finding, Near
 from gonogo.contract.lifecycle import RunEvent
 from gonogo.contract.records import ExitRecord, ModelRecord, Preflight
+from gonogo.contract.worker_messages import (
+    Command,
+    CommandKind,
+    FindingsReport,
+    StateReport,
+    Telemetry,
+    TelemetryAck,
+)
 from gonogo.files import read_small
 from gonogo.rundir import RunDir, complete_bytes, save_json
 from gonogo.supervise.durable import load_json

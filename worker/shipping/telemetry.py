@@ -14,7 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar, cast
 
-from gonogo.contract.agent import (
+from gonogo.contract.finding import Near
+from gonogo.contract.heartbeat import MAX_LINE_BYTES
+from gonogo.contract.worker_messages import (
     MAX_LOG_BYTES,
     MAX_STREAM_BYTES,
     MAX_TELEMETRY_LINES,
@@ -26,8 +28,6 @@ from gonogo.contract.agent import (
     Telemetry,
     TelemetryAck,
 )
-from gonogo.contract.finding import Near
-from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.files import NoPlainFile, read_plain
 from gonogo.rundir import RunDir, complete_bytes, load_lines
 from gonogo.supervise.transient_errors import TransientErrors

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gonogo.contract.agent import Command, TelemetryAck
 from gonogo.contract.finding import Finding
 from gonogo.contract.records import ExitRecord
+from gonogo.contract.worker_messages import Command, TelemetryAck
 from gonogo.supervise.transient_errors import TransientErrors, start_thread
 from gonogo.supervise.watcher.metrics_file import Shipping
 

@@ -39,7 +39,7 @@ from gonogo.contract.records import (
 from gonogo.files import read_plain, read_small
 from gonogo.rundir import RunDir, check_not_pruned, iter_lines, parse_record, preflight_name
 from gonogo.timeline.lines import LineRecord
-from gonogo.timeline.predecessor import convert_directory, is_predecessor
+from gonogo.timeline.old_format import convert_directory, is_predecessor
 from gonogo.timeline.rank_steps import RankSteps, read_lines, share_pauses
 from gonogo.watch.detectors.hardware import DeviceRow
 from gonogo.watch.offline_fold import TOLD_BYTES, WatchRecord, refold

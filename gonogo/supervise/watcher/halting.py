@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from gonogo.contract.agent import Command, CommandKind
 from gonogo.contract.finding import Act, Finding, Severity
 from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, Detector, OutcomeCode
+from gonogo.contract.worker_messages import Command, CommandKind
 from gonogo.evidence_round import by_relevance
 from gonogo.rundir import RunDir
 from gonogo.supervise.durable import Reserve

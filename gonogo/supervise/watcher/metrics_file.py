@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gonogo.contract.agent import Command
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.finding import Finding, Near, Severity
 from gonogo.contract.records import ExitRecord
+from gonogo.contract.worker_messages import Command
 from gonogo.files import read_small, replace_file
 from gonogo.rundir import RunDir
 from gonogo.supervise.watcher.journal import Pace, StepTimes

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.contract.agent import Command, CommandKind
 from gonogo.contract.finding import Act, Finding, Near, Severity
 from gonogo.contract.outcome import Detector
+from gonogo.contract.worker_messages import Command, CommandKind
 from gonogo.rundir import RunDir
 from gonogo.supervise.end_request import (
     HALT_LIMIT_S,

@@ -16,7 +16,7 @@ from rq import Queue
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
-from gonogo.contract.agent import WAKE_JOB
+from gonogo.contract.worker_messages import WAKE_JOB
 from tests.servers import RedisServer, wait_until
 from worker.claims.loop import QUEUE_NAME, REQUESTS, start_listening
 

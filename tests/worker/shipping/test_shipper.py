@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.contract.agent import MAX_LOG_BYTES, MAX_RECORD_BYTES, CommandKind
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.contract.lifecycle import RunEvent
+from gonogo.contract.worker_messages import MAX_LOG_BYTES, MAX_RECORD_BYTES, CommandKind
 from gonogo.rundir import RunDir, save_json
 from tests.supervise.orders import (
     completed,

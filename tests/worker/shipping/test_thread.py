@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from gonogo.contract.agent import Command, CommandKind, TelemetryAck
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.records import ExitRecord
+from gonogo.contract.worker_messages import Command, CommandKind, TelemetryAck
 from tests.supervise.runs import wait_until
 from worker.shipping.thread import ShippingThread
 

@@ -1,7 +1,8 @@
 """The judge's process: it turns a run directory into facts, with the code of `gonogo judge DIR`.
 
-`python -m service.judging.assessors FOLDER` reads the rules from stdin and prints `{"facts": …}` or
-`{"error": TEXT}`. A judgement takes at most `limit_s`; a process that crashes or hangs is ended.
+`python -m service.judging.judge_process FOLDER` reads the rules from stdin and prints
+`{"facts": …}` or `{"error": TEXT}`. A judgement takes at most `limit_s`; a process that crashes or
+hangs is ended.
 """
 
 import json
@@ -22,7 +23,7 @@ from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.facts.record import load_run
 
 LIMIT_S = 900.0
-COMMAND = (sys.executable, "-m", "service.judging.assessors")
+COMMAND = (sys.executable, "-m", "service.judging.judge_process")
 _ROOT = Path(__file__).resolve().parents[2]
 
 
