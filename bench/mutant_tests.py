@@ -1,7 +1,8 @@
 """Which tests run what a mutant changes, and does one of them notice it?
 
-`measure` runs all tests once under `coverage` and keeps which test runs which line. `notices` runs
-the tests of a mutant in a forked child, which imports the mutant in the place of its module.
+`measure` runs all tests once under `coverage` and keeps which test runs which line. `Bench` then
+collects the tests once, and puts each mutant into the functions of a forked child. What runs while
+modules are imported and tests are collected needs fresh imports instead: `notices`.
 """
 
 import ast
@@ -22,11 +23,11 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, FunctionType, ModuleType
 
 import pytest
 from coverage import Coverage
@@ -165,7 +166,7 @@ def _with(tree: ast.Module, target: ast.expr, changed: ast.expr) -> ast.Module:
 COVER = ROOT / ".mutants-cover.json"
 TESTS = ("watch", "judge", "timeline", "ledger", "golden")
 """Folders of tests that may notice."""
-FIRST = ("tests/laws/test_docs.py", "tests/watch/test_begin.py")
+FIRST = ("tests/laws/test_references.py::test_a_generated", "tests/watch/test_begin.py")
 """They notice changed tables of the documents, and the bodies of detectors' classes."""
 MUTATED = ("gonogo.judge.", "gonogo.timeline.", "gonogo.watch.")
 SLOW_S = 4.0
@@ -189,7 +190,12 @@ class Measured:
     seconds: dict[str, float]
     """Test → its processor time."""
     lines: dict[str, dict[str, list[str]]]
-    """File of a module → line → tests that run it."""
+    """File of a module → line → tests that run it; "": it runs while tests are collected."""
+
+    def is_early(self, mutant: Mutant) -> bool:
+        """Return whether the changed line runs while modules are imported or tests collected."""
+        of_module = self.lines.get(str(mutant.path.relative_to(ROOT)), {})
+        return not mutant.within or "" in of_module.get(str(mutant.line), ())
 
     def tests_for(self, mutant: Mutant, at_most_s: float) -> list[str]:
         """Return the tests that matter for a mutant, the module's own and quick ones first."""
@@ -202,7 +208,12 @@ class Measured:
         chosen, left_s = [], at_most_s
         for name, seconds in sorted(
             self.seconds.items(),
-            key=lambda row: (not row[0].startswith(own), not row[0].startswith(folder), row[1]),
+            key=lambda row: (
+                not row[0].startswith(own),
+                mutant.within or not row[0].startswith(FIRST),
+                not row[0].startswith(folder),
+                row[1],
+            ),
         ):
             matters = name in wanted or name.startswith(own)
             matters |= not mutant.within and name.startswith(FIRST)
@@ -221,7 +232,8 @@ def own_tests(module: str) -> str:
 def test_files() -> list[str]:
     """Return the files of tests that may notice a mutant."""
     found = [path for name in TESTS for path in sorted((ROOT / "tests" / name).rglob("test_*.py"))]
-    return list(dict.fromkeys([*(str(path.relative_to(ROOT)) for path in found), *FIRST]))
+    names = [str(path.relative_to(ROOT)) for path in found]
+    return list(dict.fromkeys([*names, *(name.partition("::")[0] for name in FIRST)]))
 
 
 def measure() -> Measured:
@@ -251,13 +263,12 @@ def _measured() -> str | None:
             seconds[item.nodeid] = time.process_time() - began
 
     cover.start()
-    failed = collected(test_files(), None, Context())
+    failed = collected(test_files(), _Session.run, Context())
     cover.stop()
     data = cover.get_data()
     lines = {
         str(Path(file).relative_to(ROOT)): {
-            line: sorted(filter(None, tests))
-            for line, tests in data.contexts_by_lineno(file).items()
+            line: sorted(tests) for line, tests in data.contexts_by_lineno(file).items()
         }
         for file in data.measured_files()
     }
@@ -265,12 +276,61 @@ def _measured() -> str | None:
     return failed
 
 
+class Bench:
+    """The collected tests, with a mutant put into the functions that are there."""
+
+    def __init__(self, session: "_Session", items: Sequence[pytest.Item]) -> None:
+        self._session = session
+        self._items = {item.nodeid: item for item in items}
+        self._functions: dict[tuple[str, str, int], list[FunctionType]] = {}
+        for found in gc.get_objects():
+            if isinstance(found, FunctionType):
+                self._functions.setdefault(_place(found.__code__), []).append(found)
+        gc.freeze()
+
+    def notices(self, mutant: Mutant, wanted: Sequence[str], limit_s: float) -> str | None:
+        """Return what `notices` does."""
+
+        def in_child() -> str:
+            for part in _codes(compile(mutant.tree(), str(mutant.path), "exec")):
+                for function in self._functions.get(_place(part), []):
+                    function.__code__ = part
+            return self._session.run([self._items[name] for name in wanted])
+
+        return forked(in_child, limit_s)
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    for part in code.co_consts:
+        if isinstance(part, CodeType):
+            yield part
+            yield from _codes(part)
+
+
+def _place(code: CodeType) -> tuple[str, str, int]:
+    return code.co_filename, code.co_qualname, code.co_firstlineno
+
+
+def with_bench(action: Callable[[Bench], None]) -> None:
+    """Call `action` with the collected tests, in a forked child."""
+
+    def start(session: "_Session", items: Sequence[pytest.Item]) -> str:
+        action(Bench(session, items))
+        return ""
+
+    if failed := forked(lambda: collected(test_files(), start), None):
+        raise SystemExit(failed)
+
+
 def notices(mutant: Mutant, wanted: Sequence[str], limit_s: float) -> str | None:
     """Return the id of the test that fails, "" when none does; None: it took too long."""
 
     def in_child(names: Sequence[str]) -> str:
         sys.meta_path.insert(0, _Planted(mutant))
-        return collected(list(dict.fromkeys(name.partition("::")[0] for name in names)), names)
+        files = list(dict.fromkeys(name.partition("::")[0] for name in names))
+        return collected(
+            files, lambda session, items: session.run([row for row in items if row.nodeid in names])
+        )
 
     own = [name for name in wanted if name.startswith(own_tests(mutant.module))]
     others = [name for name in wanted if name not in own]
@@ -304,7 +364,14 @@ def import_libraries() -> None:
     """Import what tests of the judge import, but for what is mutated, so that no child has to."""
     for found in pkgutil.walk_packages(gonogo.contract.__path__, "gonogo.contract."):
         importlib.import_module(found.name)
-    for name in ("gonogo.rundir", "hypothesis.strategies", "jsonschema", "numpy"):
+    for name in (
+        "fastapi.testclient",
+        "gonogo.rundir",
+        "hypothesis.strategies",
+        "jsonschema",
+        "numpy",
+        "typer.testing",
+    ):
         importlib.import_module(name)
     assert not [name for name in sys.modules if name.startswith(MUTATED)]
     gc.freeze()  # else each child's collector touches, and so copies, every page
@@ -354,25 +421,23 @@ def forked(action: Callable[[], str | None], limit_s: float | None) -> str | Non
 
 
 class _Session:
-    """A plug-in that runs some of the collected tests until one fails."""
+    """A plug-in that does something else with the collected tests than to run them all."""
 
-    def __init__(self, wanted: Collection[str] | None) -> None:
-        self._wanted, self._failed = wanted, ""
+    def __init__(self, action: "_Action") -> None:
+        self._action, self._failed = action, ""
         self.result = "not collected"
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         if not session.testsfailed:
-            wanted = self._wanted
-            self.result = self._run(
-                [row for row in session.items if wanted is None or row.nodeid in wanted]
-            )
+            self.result = self._action(self, session.items)
         return True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
             self._failed = report.nodeid
 
-    def _run(self, items: Sequence[pytest.Item]) -> str:
+    def run(self, items: Sequence[pytest.Item]) -> str:
+        """Run tests until one fails; return its id, or ""."""
         for item, following in zip(items, [*items[1:], None], strict=False):
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if self._failed:
@@ -380,9 +445,12 @@ class _Session:
         return ""
 
 
-def collected(files: Sequence[str], wanted: Collection[str] | None, *more: object) -> str:
-    """Run the wanted tests (None: all) of files; return which fails first, or why none ran."""
-    plugin = _Session(wanted)
+_Action = Callable[[_Session, Sequence[pytest.Item]], str]
+
+
+def collected(files: Sequence[str], action: _Action, *more: object) -> str:
+    """Return what `action` makes of the tests of files, or why there are none."""
+    plugin = _Session(action)
     # Without rewriting of asserts the libraries stay as the parent imported them.
     asked = ["-s", "-q", "--assert=plain", "--no-header", "--tb=no", "-m", "not long and not gpu"]
     for name in ("cacheprovider", "xdist"):

@@ -17,7 +17,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -30,6 +30,7 @@ from bench.mutant_tests import (
     mutants_of,
     notices,
     own_tests,
+    with_bench,
 )
 
 RESULTS = ROOT / ".mutants.jsonl"
@@ -101,25 +102,35 @@ def main() -> int:
     left = [row for row in mutants if row.name not in known]
     left.sort(key=lambda row: row.name in reasons)  # what is expected to survive takes longest
     if left and not asked.list and not asked.prune:
-        _run(left, at_most_s=asked.seconds, until=time.monotonic() + 60 * asked.minutes)
+        _run_all(left, at_most_s=asked.seconds, until=time.monotonic() + 60 * asked.minutes)
     return _report(mutants)
 
 
-def _run(mutants: Sequence[Mutant], *, at_most_s: float, until: float) -> None:
+def _run_all(mutants: Sequence[Mutant], *, at_most_s: float, until: float) -> None:
     import_libraries()
     measured = measure()
-    print(f"{len(mutants)} mutants to run", flush=True)
-    for number, mutant in enumerate(mutants, start=1):
-        if time.monotonic() >= until:
-            print("time is up; the same command resumes from here")
-            return
-        wanted = measured.tests_for(mutant, at_most_s=at_most_s)
-        by = notices(mutant, wanted, 10.0 + 5.0 * sum(measured.seconds[name] for name in wanted))
-        result = TIMED_OUT if by is None else KILLED if by else SURVIVED
-        row = {"name": mutant.name, "digest": digest_of(mutant), "result": result}
-        with RESULTS.open("a") as stream:
-            stream.write(json.dumps(row) + "\n")
-        print(f"{number}/{len(mutants)} {result:9} {mutant.name} {by or ''}", flush=True)
+
+    def run(rows: Sequence[Mutant], try_out: Callable[..., str | None]) -> None:
+        print(f"{len(rows)} mutants to run", flush=True)
+        for number, mutant in enumerate(rows, start=1):
+            if time.monotonic() >= until:
+                print("time is up; the same command resumes from here")
+                return
+            wanted = measured.tests_for(mutant, at_most_s=at_most_s)
+            limit_s = 10.0 + 5.0 * sum(measured.seconds[name] for name in wanted)
+            by = try_out(mutant, wanted, limit_s)
+            if by == "" and try_out != notices and measured.is_early(mutant):
+                continue  # below, with fresh imports
+            result = TIMED_OUT if by is None else KILLED if by else SURVIVED
+            row = {"name": mutant.name, "digest": digest_of(mutant), "result": result}
+            with RESULTS.open("a") as stream:
+                stream.write(json.dumps(row) + "\n")
+            print(f"{number}/{len(rows)} {result:9} {mutant.name} {by or ''}", flush=True)
+
+    if within := [mutant for mutant in mutants if mutant.within]:
+        with_bench(lambda bench: run(within, bench.notices))
+    known = load_results(mutants)
+    run([mutant for mutant in mutants if mutant.name not in known], notices)
 
 
 def _report(mutants: Sequence[Mutant]) -> int:
