@@ -17,6 +17,7 @@ import hashlib
 import json
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -110,6 +111,8 @@ def _run_all(mutants: Sequence[Mutant], *, at_most_s: float, until: float) -> No
     import_libraries()
     measured = measure()
 
+    recent: deque[str] = deque(maxlen=12)  # tests that noticed one: often they do so again
+
     def run(rows: Sequence[Mutant], try_out: Callable[..., str | None]) -> None:
         print(f"{len(rows)} mutants to run", flush=True)
         for number, mutant in enumerate(rows, start=1):
@@ -117,10 +120,12 @@ def _run_all(mutants: Sequence[Mutant], *, at_most_s: float, until: float) -> No
                 print("time is up; the same command resumes from here")
                 return
             wanted = measured.tests_for(mutant, at_most_s=at_most_s)
+            wanted.sort(key=lambda name: name not in recent)
             limit_s = 10.0 + 5.0 * sum(measured.seconds[name] for name in wanted)
             by = try_out(mutant, wanted, limit_s)
             if by == "" and try_out != notices and measured.is_early(mutant):
                 continue  # below, with fresh imports
+            recent.extend([by] if by else [])
             result = TIMED_OUT if by is None else KILLED if by else SURVIVED
             row = {"name": mutant.name, "digest": digest_of(mutant), "result": result}
             with RESULTS.open("a") as stream:

@@ -119,6 +119,8 @@ def test_going_from_section_to_section_is_no_progress() -> None:
     rank.advanced_mono = NOW - 7000.0
     (finding,) = look_all([rank], {})
     assert (finding.detector, finding.severity) == ("section_deadline", Severity.HALT)
+    rank.advanced_mono = NOW - (finding.threshold or 0.0)
+    assert look_all([rank], {}) == [], "exactly as long as allowed"
 
 
 @given(

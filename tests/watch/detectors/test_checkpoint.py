@@ -116,3 +116,14 @@ def test_one_that_was_deleted_before_it_was_read_starts_the_cadence_again() -> N
     tell(world, checkpoints=[{**checkpoint(60), "verified": False, "gone": True}])
     assert overdue(watch(train(world, 700.0), interval_s=2.0)) == []
     assert overdue(watch(train(world, 300.0), interval_s=2.0)) == [(Severity.WARN, 600.0)]
+
+
+def test_a_restart_below_the_last_checkpoint_starts_the_cadence_again() -> None:
+    world = world_with(BY_STEPS)
+    train(world, 600.0)
+    tell(world, checkpoints=[checkpoint(60)])
+    train(world, 700.0)
+    for rank in world.ranks:
+        rank.boot, rank.seq, rank.step = f"again{rank.rank}", 0, 0
+        rank.say("boot")
+    assert overdue(watch(train(world, 600.0), interval_s=2.0)) == []

@@ -97,6 +97,7 @@ def test_the_native_stack_outside_of_the_collective_is_the_culprits(
         ({"asked_mono": NOW, "unfinished": [1]}, 1),
         ({"asked_mono": NOW, "behind": [1]}, 1),
         ({"asked_mono": NOW - 100.0, "behind": [1]}, None),
+        ({"behind": [1]}, None),
         ([1], None),
     ],
 )
@@ -140,7 +141,7 @@ def test_the_order_of_the_ranks_changes_nothing(order: list[int], behind: int) -
     assert (culprit.named, culprit.stream.rank) == (True, behind)
 
 
-@pytest.mark.parametrize(("read_s", "told"), [(0.0, True), (61.0, False)])
+@pytest.mark.parametrize(("read_s", "told"), [(0.0, True), (60.0, True), (61.0, False)])
 def test_a_named_rank_s_place_is_told_if_it_was_read_since(read_s: float, told: bool) -> None:
     probe = StackProbe(rank=1, waiting=False, place="evaluate (train.py:6), user code")
     processes = Processes(stacks={1: (Stack(mono=NOW - read_s, probe=probe),)})
@@ -149,6 +150,37 @@ def test_a_named_rank_s_place_is_told_if_it_was_read_since(read_s: float, told: 
     said = "; its stack is in evaluate (train.py:6), user code"
     assert culprit.place == (said if told else "")
     assert name(rank(0), rank(1), rank(2)).place == ""
+
+
+def test_recorders_that_name_every_rank_name_none() -> None:
+    payload = {"asked_mono": NOW, "behind": [0, 1]}
+    observed = {COLLECTIVES: Observed(mono=NOW, ts=0.0, payload=payload)}
+    culprit = name(rank(0), rank(1), processes=stacks(r0=False, r1=True), observed=observed)
+    assert not culprit.named
+
+
+def test_ranks_that_differed_as_much_before_are_not_told_apart() -> None:
+    culprit = name(
+        rank(0, section_seq=4, step_counts=((40, 2, 0),)),
+        rank(1, section_seq=2, step_counts=((40, 0, 0),)),
+    )
+    assert not culprit.named
+
+
+@pytest.mark.parametrize(("steps", "to_blame"), [(40, True), (None, True), (10, False)])
+def test_a_rank_that_was_done_a_step_before_is_to_blame(steps: int | None, to_blame: bool) -> None:
+    world = World(order_of().model_copy(update={"steps": steps})).boot().steps(10)
+    world.ranks[1].say("done")
+    world.ranks[0].step += 1
+    world.ranks[0].in_step = True
+    for section in ("data", "backward"):
+        world.ranks[0].enter(section)
+        world.ranks[0].say("step_start")
+    world.ranks[0].spend(30.0)
+    (halt,) = watch(world).halts
+    assert (halt.detector, halt.rank) == ("stall", 1 if to_blame else 0)
+    text = "rank 1 was done after step 10, and rank 0 waits for it"
+    assert (text in halt.text) is to_blame
 
 
 # Findings name the node and the host of a rank or a launcher.

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from gonogo.contract.finding import Severity
-from gonogo.contract.records import ProcessState
+from gonogo.contract.records import ProcessState, StackProbe
 from gonogo.timeline.rank import RankStream
-from gonogo.watch.detectors.deadlines import AliveLost
+from gonogo.watch.detectors.culprit import COLLECTIVES
+from gonogo.watch.detectors.deadlines import AliveLost, SectionDeadline, Stall, corroborated
 from gonogo.watch.fold import armed, start
 from gonogo.watch.offline_fold import not_observed
-from gonogo.watch.view import Process, Processes
+from gonogo.watch.view import Observed, Process, Processes, Run, Stack, View
 from tests.watch.detectors.host import disk, tell
 from tests.watch.standing import NOW, halts, look, standing, suspects
 from tests.watch.streams import World, order_of, watch
@@ -56,6 +57,8 @@ def test_a_silent_rank_halts_at_the_limit_of_its_place_when_its_peers_live(
     found = look(AliveLost, [silent(section, limit_s + 0.25, **fields), peer()], {})
     (halt,) = [finding for finding in found if finding.severity is Severity.HALT]
     assert (halt.detector, halt.rank, halt.section) == ("alive_lost", 0, section)
+    assert halt.text.endswith(", and other ranks speak")
+    assert [row.text.endswith("process is unknown") for row in found] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -146,3 +149,86 @@ def test_a_hang_of_a_rank_that_is_heard_all_the_same_is_found(section: str, foun
     world.steps(60).open_step()
     halts = watch(world.hang(1, section, 2000.0), interval_s=1.0).halted()
     assert halts == [(found, 1, section)]
+
+
+@pytest.mark.parametrize(("silent_s", "limits"), [(900.0, []), (900.25, [60.0])])
+def test_a_silence_of_all_ranks_is_their_own_after_fifteen_minutes(
+    silent_s: float, limits: list[float]
+) -> None:
+    row = standing("forward", for_s=1000.0, heard_mono=NOW - silent_s)
+    alive = Processes(ranks={0: Process(state=ProcessState.ALIVE)})
+    assert halts(look(Stall, [row], processes=alive)) == limits
+
+
+@pytest.mark.parametrize(("fields", "told"), [({}, False), ({"entry": "train.py"}, True)])
+def test_the_halt_of_a_silent_user_program_names_attach(fields: dict[str, str], told: bool) -> None:
+    world = World(order_of({}, **fields), alive_every_s=5.0)
+    world.alive()
+    for rank in world.ranks:
+        rank.mono += 3600.0
+    (halt,) = watch(world, interval_s=5.0).halts
+    assert ("gonogo.trainer.attach()" in halt.text) is told
+
+
+def test_the_text_says_no_section_and_the_last_step() -> None:
+    (halt,) = look(SectionDeadline, [standing(None, for_s=60.25)])
+    assert halt.text.endswith("rank 0 is in no section")
+    assert halt.text.startswith("step 41 has stood for 60.2 s")
+    (halt,) = look(SectionDeadline, [standing(None, for_s=601.0, steps=1000)])
+    assert halt.text.startswith("after step 1000, the last, the run has stood for 601.0 s")
+
+
+def unchanged(*waiting: bool | None) -> Processes:
+    """Return two equal dumps of each rank, which uses no CPU."""
+    return Processes(
+        stacks={
+            rank: tuple(
+                Stack(mono=mono, probe=StackProbe(rank=rank, digest="a", cpu_s=0.0, waiting=waits))
+                for mono in (NOW - 10.0, NOW)
+            )
+            for rank, waits in enumerate(waiting)
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("waiting", "behind", "shown"),
+    [
+        ((True, False), [], True),
+        ((None, False), [], False),
+        ((False, False), [], False),
+        ((False, False), [1], True),
+    ],
+    ids=["outside alone", "one is unknown", "both outside", "recorders name one"],
+)
+def test_recorders_or_every_stack_must_show_a_minority_outside(
+    waiting: tuple[bool | None, ...], behind: list[int], shown: bool
+) -> None:
+    streams = [standing("backward", for_s=20.0, rank=rank) for rank in (0, 1)]
+    for row in streams:
+        row.section_mono = row.advanced_mono = NOW - 20.0
+    observed = {
+        COLLECTIVES: Observed(mono=NOW, ts=0.0, payload={"asked_mono": NOW, "behind": behind})
+    }
+    view = View(
+        run=Run(order=order_of({})),
+        streams=dict(enumerate(streams)),
+        processes=unchanged(*waiting),
+        observed=observed,
+    )
+    assert corroborated(view, streams, NOW, silence=False) is shown
+
+
+@pytest.mark.parametrize(("step_s", "limit_s"), [(1.0, 120.0), (25.0, 150.0)])
+def test_ranks_that_idle_are_halted_after_twice_the_early_limit(
+    step_s: float, limit_s: float
+) -> None:
+    for over_s, limits in ((-0.25, []), (0.25, [limit_s])):
+        row = standing("log", for_s=limit_s + over_s, step_s=step_s, steps=40)
+        found = look(
+            SectionDeadline,
+            [row],
+            {"section_deadline": {"log": {"halt_s": 400}}},
+            processes=unchanged(False),
+        )
+        assert halts(found) == limits

@@ -9,12 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.order import Order
 from gonogo.contract.outcome import Detector
 from gonogo.contract.records import Tick
 from gonogo.contract.watch import RestartStorm as Settings
 from gonogo.watch.detectors.death import Start, is_storm
 from gonogo.watch.fold import dump_state, fold, load_state, start
 from tests.watch.streams import EPOCH, T0, Rank, World, every, order_of, watch
+
+
+def without_steps(order: Order) -> Order:
+    """The order of a program of which nobody says how many steps it takes."""
+    return order.model_copy(update={"steps": None})
+
 
 # D1: the first death is named, a normal end is silent.
 
@@ -300,3 +307,80 @@ def test_a_process_that_vanished_without_a_stamp_is_found_when_it_has_settled() 
     (finding,) = watch(world).halts
     assert finding.rank == 1
     assert finding.value is None
+
+
+@pytest.mark.parametrize(
+    ("ends", "blamed"),
+    [
+        ({0: {"signal": 15}, 1: {"code": 1}}, 1),
+        ({0: {}, 1: {"signal": 11}}, 1),
+        ({0: {}, 1: {}}, None),
+    ],
+    ids=["both were seen", "one was seen", "none was seen"],
+)
+def test_the_rank_whose_end_was_seen_is_blamed(
+    ends: dict[int, dict[str, int]], blamed: int | None
+) -> None:
+    world = commanded(2)
+    world.probes.clear()
+    for rank, probe in ends.items():
+        world.probe(rank, "dead", exit_at=EPOCH + rank, **probe)
+    found = watch(agent_ends(world, code=1), ticking=lambda end: every(0.25)(end + 5.0))
+    assert [row.rank for row in found.halts] == [blamed]
+
+
+def test_without_stamps_a_signal_is_the_cause_of_an_exception() -> None:
+    world = running()
+    world.probe(0, "dead", code=1)
+    world.probe(1, "dead", signal=9)
+    assert watch(world).halted() == [("process_death", 1, "data")]
+
+
+def test_without_a_last_step_done_is_a_normal_end() -> None:
+    world = World(without_steps(order_of())).boot()
+    said(world, "done", 0, 0, 1)
+    for rank in (0, 1):
+        world.probe(rank, "dead", code=0)
+    assert watch(agent_ends(world, code=1)).findings == []
+
+
+def test_without_a_last_step_the_text_names_none() -> None:
+    world = World(without_steps(order_of())).boot().steps(3)
+    world.probe(1, "dead", signal=11)
+    (finding,) = watch(world).halts
+    assert finding.text == "rank 1 was ended by SIGSEGV at step 3"
+
+
+def test_a_launcher_ended_by_a_signal_ended_its_ranks() -> None:
+    world = commanded(2)
+    world.probe(0, "dead", signal=9)
+    world.probe(1, "dead", signal=9)
+    world.probes.append((world.mono, {"agent": {"pid": 99, "state": "dead", "signal": 9}}))
+    (finding,) = watch(world).halts
+    assert (finding.rank, "the command was ended" in finding.text) == (None, True)
+
+
+@pytest.mark.parametrize(("signal", "settles"), [(15, True), (9, False)])
+def test_an_agent_that_was_asked_to_end_has_to_settle(signal: int, settles: bool) -> None:
+    world = running()
+    died = EPOCH + world.mono - T0
+    found = watch(agent_ends(world, signal=signal))
+    (finding,) = found.halts
+    seen = next(tick.ts for tick in found.ticks if tick.ts >= died)
+    assert finding.at - seen == pytest.approx(0.5 if settles else 0.0)
+    assert finding.key.endswith("/agent")
+
+
+@pytest.mark.parametrize(("code", "after_s"), [(0, 5.0), (1, 0.0)])
+def test_only_an_end_without_an_error_waits_for_last_lines_from_another_host(
+    code: int, after_s: float
+) -> None:
+    world = World(order_of({}, nodes=2)).boot().steps(7)
+    world.open_step()
+    died = world.mono
+    world.probe(0, "dead", code=code)
+    for rank in world.ranks:
+        rank.spend(8.0)
+    (finding,) = watch(world).halts
+    assert (finding.detector, finding.rank) == ("process_death", 0)
+    assert after_s <= finding.at - (EPOCH + died - T0) <= after_s + 0.5

@@ -172,7 +172,10 @@ def test_less_than_one_checkpoint_for_long_always_halts(rooms: list[float]) -> N
         ({"every_s": 3600.0, "every_steps": 4000}, 24, []),
         ({}, 11, []),
         ({}, 15, [("halt", 1_000.0)]),
+        ({"every_steps": 300}, 15, []),
         ({"every_steps": 300}, 28, [("halt", 1_000.0)]),
+        ({"every_s": 150.0}, 15, []),
+        ({"every_s": 150.0}, 28, [("halt", 1_000.0)]),
         ({"every_s": 300.0, "every_steps": 20}, 3, [("halt", 1_000.0)]),
     ],
     ids=str,
@@ -183,3 +186,51 @@ def test_room_that_is_back_before_the_next_checkpoint_is_due_was_never_needed(
     world = steps_with_room(*[999] * looks, 9_000, 9_000, steps=10_000, cadence=cadence)
     seen = watch(world, interval_s=1.0)
     assert of_disk(seen) == [("warn", 5_000.0), *halts]
+
+
+@pytest.mark.parametrize(("ended", "halts"), [(17, []), (18, [("halt", 1_000.0)])])
+def test_with_long_steps_the_next_write_is_at_most_two_steps_away(
+    ended: int, halts: list[tuple[str, float]]
+) -> None:
+    world = World(host_order(steps=10_000, checkpoint={"every_steps": 20}), alive_every_s=5.0)
+    world.boot().steps(2, step_s=39.99)
+    tell(world, checkpoints=[checkpoint(2)], disk=disk(9_000.0))
+    world.steps(ended - 2, step_s=39.99)
+    for _ in range(2):
+        tell(world, disk=disk(999.0))
+        world.pause(None, 6.0)
+    tell(world, disk=disk(9_000.0))
+    assert of_disk(watch(world.steps(1), interval_s=1.0)) == [("warn", 5_000.0), *halts]
+
+
+def test_an_invalid_checkpoint_has_no_size() -> None:
+    world = World(host_order(steps=400, checkpoint=SOON)).boot().steps(2)
+    tell(world, checkpoints=[checkpoint(2, mb=1.0)])
+    for _ in range(4):
+        world.steps(10)
+        torn = {**checkpoint(12, text="torn"), "bytes": 90_000 * 2**20}
+        tell(world, checkpoints=[torn], disk=disk(6_000.0))
+    assert of_disk(watch(world.steps(2))) == []
+
+
+def test_without_a_checkpoint_only_the_plans_megabytes_count() -> None:
+    world = World(host_order({"disk": {"warn_mb": 0.25}})).boot().steps(2)
+    tell(world, disk=disk(0.3))
+    assert of_disk(watch(world.steps(2))) == []
+
+
+def test_a_run_that_has_ended_its_last_step_is_left_alone() -> None:
+    world = World(host_order(steps=20)).boot().steps(10)
+    tell(world, checkpoints=[checkpoint(10)])
+    world.steps(10)
+    for _ in range(4):
+        world.pause("eval", 5.0)
+        tell(world, disk=disk(100))
+    assert watch(world.finish()).findings == []
+
+
+def test_a_long_refusal_is_cut_at_two_hundred_characters() -> None:
+    world = World(host_order()).boot().steps(1)
+    world.ranks[0].say("error", type="OSError", text="Errno 30 " + "x" * 300)
+    (halt,) = watch(world.steps(1)).halts
+    assert halt.text.endswith("Errno 30 " + "x" * 191)

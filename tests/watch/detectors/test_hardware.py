@@ -7,11 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gonogo.contract.finding import Act, Severity, Source
+from gonogo.contract.observation import DeviceSample
 from gonogo.contract.outcome import Detector
-from gonogo.watch.detectors.hardware import PROGRAM_XIDS, SLOWDOWNS, XIDS
-from gonogo.watch.fold import armed, dump_state
+from gonogo.watch.detectors.hardware import PROGRAM_XIDS, SLOWDOWNS, XIDS, DeviceRows
+from gonogo.watch.fold import armed, dump_state, near
 from tests.watch.detectors.devices import Fold, device_order, sample
 from tests.watch.streams import T0
+
+
+def short(world_size: int = 1) -> Fold:
+    """A run whose devices are averaged over ten seconds."""
+    return Fold(device_order({"imbalance": {"over_s": 10.0}}, world_size=world_size))
+
 
 # D24: faults of devices halt, faults of programs are reported, silence is unknown.
 
@@ -211,3 +218,96 @@ def test_a_row_that_waits_to_be_remapped_warns_once() -> None:
     for number, pending in enumerate([None, False, True, True]):
         fold.devices([sample(T0 + 5 * number, 0, remap_pending=pending)])
     assert fold.said() == [("hardware", "warn", 0)]
+
+
+def test_a_device_that_is_not_throttled_has_no_throttled_time() -> None:
+    fold = Fold(device_order({"hardware": {"throttled_s": 0.25}}))
+    assert fold.devices([sample(T0, 0, throttle=[])]) == []
+
+
+def test_the_time_between_samples_that_are_far_apart_is_not_averaged() -> None:
+    fold = Fold(device_order({"imbalance": {"over_s": 10.25}}))
+    used([[60.0, 60.0]], every_s=16.0, fold=fold)
+    assert used([[60.0, 60.0]] * 3, fold=fold).findings == []
+    assert len(used([[60.0, 60.0]], fold=fold).findings) == 1
+
+
+def test_the_only_device_that_reports_its_use_is_judged_alone() -> None:
+    (warning,) = used([[None, 40.0]] * 40).findings
+    assert (warning.rank, warning.value) == (1, 40.0)
+
+
+def test_a_device_below_the_least_beside_busy_ones_is_named() -> None:
+    for busiest in (96.0, 80.0):  # the other is between the ratio's limit and the least
+        (warning,) = used([[busiest, 78.0]] * 30).findings
+        assert (warning.rank, warning.threshold) == (1, 80.0)
+
+
+@pytest.mark.parametrize(
+    ("util", "memory_mb", "kept"),
+    [
+        (0.0, 0.0, [(0.0, 0.0)]),
+        (100.0, None, [(100.0, None)]),
+        (None, 0.5, [(None, 0.5)]),
+        (100.5, -1.0, []),
+        (150.0, 1.0, [(None, 1.0)]),
+        (-0.5, None, []),
+    ],
+)
+def test_a_reading_that_cannot_be_is_unknown(
+    util: float | None, memory_mb: float | None, kept: list[tuple[float | None, float | None]]
+) -> None:
+    rows = DeviceRows()
+    told = {"uuid": "a", "ts": 1.0, "mono": 2.0, "rank": 0}
+    rows.take([DeviceSample(**told, util=util, mem_used_mb=memory_mb)])
+    assert [(row.util, row.mem_used_mb) for row in rows] == kept
+
+
+def test_a_sample_of_the_same_moment_is_the_same_sample() -> None:
+    fold = Fold()
+    for errors in (0, 1):
+        fold.devices([sample(T0, 1, ecc_uncorrected=errors)])
+    assert fold.findings == []
+
+
+@pytest.mark.parametrize(("every_s", "found"), [(15.0, 1), (15.25, 0)])
+def test_a_sample_holds_for_fifteen_seconds(every_s: float, found: int) -> None:
+    assert len(used([[40.0]] * 3, every_s=every_s, fold=short()).findings) == found
+
+
+def test_no_rank_is_named_when_all_devices_are_equally_idle() -> None:
+    (warning,) = used([[60.0, 61.0]] * 30).findings
+    assert (warning.rank, warning.threshold) == (None, 80.0)
+
+
+def test_a_reading_that_repeats_its_hosts_clock_says_nothing_of_the_time_between() -> None:
+    fold = Fold(device_order({"hardware": {"throttled_s": 8}}))
+    for mono, own_mono in ((0.0, 100.0), (5.0, 105.0), (6.0, 105.0), (9.0, 109.0)):
+        row = sample(T0 + mono, 0, throttle=["hw_slowdown"], own_mono=own_mono)
+        assert fold.devices([row], after_s=1.0) == []
+
+
+@pytest.mark.parametrize(("every_s", "found"), [(15.0, 1), (15.25, 0)])
+def test_samples_too_far_apart_restart_the_throttled_time(every_s: float, found: int) -> None:
+    fold = throttled([["hw_slowdown"]] * 6, every_s)
+    assert len(fold.findings) == found
+
+
+def test_each_average_is_of_its_own_samples() -> None:
+    fold = used([[90.0, 90.0]] * 4, fold=Fold(device_order({"imbalance": {"over_s": 10.25}})))
+    used([[80.0, 60.0]], fold=fold)
+    found = near(fold.state, fold.now)["imbalance"]
+    assert (found.value, found.limit, found.below) == (60.0, 80.0, True)
+    assert used([[60.0, 60.0]], fold=fold).findings == []
+    (warning,) = used([[60.0, 30.0]], fold=fold).findings
+    assert warning.value == pytest.approx(0.75)
+
+
+def test_samples_a_quarter_of_a_second_apart_are_one_time_of_throttling() -> None:
+    fold = throttled([["hw_slowdown"]] * 2, every_s=0.25)
+    for number in range(1, 13):
+        row = sample(T0 + 5.0 * number, 1, throttle=["hw_slowdown"])
+        fold.devices([row], after_s=5.0)
+    assert fold.findings == []
+    (warning,) = fold.devices([sample(T0 + 60.25, 1, throttle=["hw_slowdown"])], after_s=0.25)
+    assert warning.value == 60.25

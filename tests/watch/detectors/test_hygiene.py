@@ -1,9 +1,24 @@
 """D18: lost, repeated, outdated and unreadable lines; clocks; steps that run backwards."""
 
+from typing import Any
+
 import pytest
 
-from gonogo.contract.finding import Severity
-from tests.watch.streams import EPOCH, T0, Said, Watched, World, order_of, watch
+from gonogo.contract.finding import Severity, Source
+from gonogo.contract.heartbeat import Heartbeat
+from gonogo.contract.records import Tick
+from gonogo.timeline.lines import Arrival
+from gonogo.timeline.timeline import Unreadable
+from gonogo.watch.detectors.hygiene import Hygiene, Skews
+from gonogo.watch.fold import identity_ok
+from gonogo.watch.view import Beat, Run, View
+from tests.watch.detectors.host import host_order
+from tests.watch.standing import NOW, look, standing
+from tests.watch.streams import EPOCH, IDENTITY, T0, Said, Watched, World, order_of, watch
+
+
+def booted(told: dict[str, Any] | None = None, **order: Any) -> Watched:
+    return watch(World(order_of(**order)).boot(**(told or {})))
 
 
 def told(found: Watched) -> dict[str, float | None]:
@@ -133,3 +148,83 @@ def test_an_alive_line_may_lag_by_one_step() -> None:
     world.ranks[0].step = 10
     world.steps(3)
     assert watch(world).halts == []
+
+
+def test_ranks_wait_until_the_environment_was_read() -> None:
+    world = World(order_of()).boot()
+    for row in world.probes[-1][1]["ranks"]:
+        row["env"] = None
+    assert identity_ok(watch(world).state) is None
+
+
+def test_a_long_value_is_cut_at_four_hundred_characters() -> None:
+    identity = IDENTITY.model_copy(update={"dataset": "a"})
+    (halt,) = booted({"dataset": "b" * 500}, identity=identity).halts
+    assert f"dataset {'b' * 400}, " in halt.text
+
+
+@pytest.mark.parametrize(("silent_s", "told"), [(119.75, []), (120.0, [120.0])])
+def test_a_person_is_paged_at_the_limit_of_a_nodes_silence(
+    silent_s: float, told: list[float]
+) -> None:
+    world = World(host_order(nodes=2)).boot().steps(400)
+    for after_s, state in ((0.0, "silent"), (silent_s + 0.25, "heard")):
+        probe = {"node": 1, "state": state, "host": "node2"}
+        world.probes.append((T0 + 20.0 + after_s, {"nodes": [probe]}))
+    found = [row for row in watch(world).of(Severity.WARN) if row.detector == "watcher"]
+    assert [row.value for row in found] == told
+
+
+@pytest.mark.parametrize(
+    ("count", "for_s", "opened", "warns"),
+    [
+        (2, 9.0, True, False),
+        (3, 1.75, True, False),
+        (3, 2.0, True, True),
+        (1, 1.75, False, False),
+        (1, 2.0, False, True),
+    ],
+)
+def test_unreadable_lines_are_named_after_two_seconds(
+    count: int, for_s: float, opened: bool, warns: bool
+) -> None:
+    unreadable = {0: Unreadable(count=count, first="x", since_mono=NOW - for_s)}
+    streams = [standing("forward", for_s=1.0)] if opened else []
+    found = look(Hygiene, streams, order=order_of({}), unreadable=unreadable)
+    assert [row.severity for row in found] == [Severity.WARN if warns else Severity.INFO]
+
+
+def test_a_difference_has_its_own_name_and_digests_are_cut() -> None:
+    (halt,) = booted({"config_digest": "d" * 64, "dim": 128}).halts
+    assert halt.text.index("dim 128") < halt.text.index("config_digest dddddddddddd…")
+    assert halt.source is Source.PLAN
+    warnings = booted({"params": None}).of(Severity.WARN)
+    assert [(warn.rank, warn.source) for warn in warnings] == [
+        (0, Source.DEFAULT),
+        (1, Source.DEFAULT),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("late_s", "arrival", "watched", "warns"),
+    [
+        (5.0, Arrival.NEW, True, True),
+        (5.25, Arrival.NEW, True, False),
+        (0.0, Arrival.LATE, True, False),
+        (0.0, Arrival.NEW, False, False),
+    ],
+)
+def test_only_a_watcher_in_time_says_that_a_wall_clock_is_wrong(
+    late_s: float, arrival: Arrival, watched: bool, warns: bool
+) -> None:
+    view, own, found = View(run=Run(order=order_of({}, world_size=1)), watched=watched), Skews(), 0
+    for seq in range(1, 41):
+        tick = Tick(n=seq, mono=NOW + seq, ts=EPOCH + seq, late_s=late_s)
+        line = Heartbeat(
+            ts=EPOCH + seq + 9.0, mono=NOW + seq, pid=1, rank=0, boot="b", seq=seq, step=seq,
+            msg="alive",
+        )  # fmt: skip
+        beat = Beat(line=line, arrival=arrival, tick=tick)
+        own, findings = Hygiene(view.run).observe_line(own, beat, view)
+        found += len(findings)
+    assert bool(found) is warns

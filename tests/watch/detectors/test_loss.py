@@ -385,3 +385,18 @@ def test_the_first_loss_warns_where_it_is_not_that_of_an_untrained_model(
     found = [row for row in seen.findings if row.detector == "first_loss"]
     assert [(row.severity, row.step) for row in found] == ([(Severity.WARN, 1)] if warns else [])
     assert not armed(seen.state)["first_loss"]
+
+
+def plain(losses: list[float], **watch: object) -> list[int | None]:
+    """Return the steps of the halts of a run whose losses are not smoothed."""
+    settings = {"alpha": 1.0, "after_step": 4, "above": 0.25, "above_ratio": 0.01, **watch}
+    return [
+        halt.step for halt in divergence(lambda n: losses[n - 1], len(losses), **settings).halts
+    ]
+
+
+@pytest.mark.parametrize(("later", "halts"), [(20.0, [9]), (19.9, [])])
+def test_a_rise_that_keeps_nineteen_twentieths_of_its_height_holds(
+    later: float, halts: list[int]
+) -> None:
+    assert plain([1.0] * 5 + [21.0, 21.0, later, later], over_steps=4) == halts
