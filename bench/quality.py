@@ -33,7 +33,7 @@ def build_study_config(
 ) -> TrainConfig:
     """The configuration of one run of the study."""
     mapping = load_config(Path("demo"))
-    mapping["model"]["seq_len"] = 1024
+    mapping["model"] |= {"seq_len": 1024, "layers": 6}
     name, _, compression = kind.partition("_")
     mapping["attention"] |= {"kind": name, "l": 16, "d": 8, "l_sel": 32, "n_sel": 6, "w": 64}
     if compression:

@@ -42,7 +42,10 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     config = build_config(load_config(Path("demo")))
-    config = dataclasses.replace(config, steps=given.steps, parallel="single", data="local_text")
+    model = dataclasses.replace(config.model, layers=6)
+    config = dataclasses.replace(
+        config, model=model, steps=given.steps, parallel="single", data="local_text"
+    )
     ends = [line for line in lines_of_run(config) if line["msg"] == "step_end"][2:]
     shares, data = [], []
     for end in ends:

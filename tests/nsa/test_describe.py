@@ -34,7 +34,7 @@ def test_a_learned_compression_is_multiplied_once_a_block_and_group():
     mean = describe(build_config(mapping))
     mapping["attention"]["compression"] = "mlp"
     learned = describe(build_config(mapping))
-    layers, groups, head, l, d = 6, 2, 32, 32, 16  # noqa: E741
+    layers, groups, head, l, d = 3, 2, 32, 32, 16  # noqa: E741
     perceptron = l * head * 2 * head + 2 * head * head
     more = learned["flops_per_token"]["forward"] - mean["flops_per_token"]["forward"]
     assert more == 2 * 2 * layers * perceptron * groups // d
