@@ -6,6 +6,7 @@ The text around the tables is in `pages/` beside this file. A test compares page
 """
 
 import ast
+import functools
 import inspect
 import json
 import re
@@ -103,6 +104,7 @@ def keys(model: type[BaseModel], prefix: str) -> Iterator[Key]:
         yield Key(path=path, field=field, meaning=meaning, section=section, below=below)
 
 
+@functools.cache
 def field_docs(model: type[BaseModel]) -> dict[str, str]:
     """Return the comment behind each field of a model and its bases, or the docstring under it."""
     found: dict[str, str] = {}

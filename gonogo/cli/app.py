@@ -1,5 +1,6 @@
 """The `gonogo` command; `gonogo COMMAND --help` explains each command."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -88,13 +89,16 @@ def _options(
         typer.echo(context.get_help())
 
 
+_command = functools.cache(typer.main.get_command)
+
+
 def run(
     arguments: Sequence[str] | None = None, *, commands: typer.Typer = app, name: str = "gonogo"
 ) -> int:
     """Run one command line and return its exit code; every foreseen error is one line."""
     words = None if arguments is None else list(arguments)
     try:
-        return int(commands(args=words, prog_name=name, standalone_mode=False) or Exit.OK)
+        return int(_command(commands)(words, prog_name=name, standalone_mode=False) or Exit.OK)
     except UsageError as error:
         print_lines([_usage_text(error)], err)
         return Exit.BAD_INPUT

@@ -2,6 +2,7 @@
 
 import json
 import re
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -11,18 +12,17 @@ from nsa.export import exported_config, main
 from nsa.model.generation import Sampling, generate
 from tests.nsa.runs import ROOT, build_trainer, decided_model, tiny, write_order
 
-pytest.importorskip("transformers")
-from transformers import DynamicCache, Trainer, TrainingArguments
-
-from nsa.attention.hf import NsaConfig, NsaForCausalLM
-
-# transformers warns about itself
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [
+    pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed"),
+    pytest.mark.filterwarnings("ignore"),  # transformers warns about itself
+]
 OPTIONS = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
 
 
 def _exported(folder, **changes):
     """Our model, and the folder that holds it as transformers keeps it."""
+    from nsa.attention.hf import NsaConfig, NsaForCausalLM  # seconds, for all who collect tests
+
     model = decided_model(**changes)
     other = NsaForCausalLM(NsaConfig(**exported_config(build_config(tiny(**changes)))))
     other.load_state_dict(model.state_dict())
@@ -40,7 +40,13 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def theirs(folder):
-    return NsaForCausalLM.from_pretrained(folder).eval()
+    return _loaded(folder).eval()
+
+
+def _loaded(folder):
+    from nsa.attention.hf import NsaForCausalLM
+
+    return NsaForCausalLM.from_pretrained(folder)
 
 
 def _tokens(*shape):
@@ -54,7 +60,7 @@ def _tokens(*shape):
 )
 def test_logits_and_generated_bytes_are_those_of_our_model(tmp_path, changes):
     ours = _exported(tmp_path / "exported", **changes)
-    theirs = NsaForCausalLM.from_pretrained(tmp_path / "exported").eval()
+    theirs = _loaded(tmp_path / "exported").eval()
     tokens = _tokens(2, 20)
     tokens[:, 7] = 0  # equals the padding, and is none
     with torch.no_grad():
@@ -72,6 +78,8 @@ def test_logits_and_generated_bytes_are_those_of_our_model(tmp_path, changes):
 def test_a_batch_in_parts_trains_as_a_whole_one_does(folder, tmp_path):
     """The Trainer leaves the dividing to models that take any keyword."""
     pytest.importorskip("accelerate")
+    from transformers import Trainer, TrainingArguments
+
     rows = [{"input_ids": row, "labels": row} for row in _tokens(4, 40)]
 
     def told(parts):
@@ -80,7 +88,7 @@ def test_a_batch_in_parts_trains_as_a_whole_one_does(folder, tmp_path):
             gradient_accumulation_steps=parts, max_steps=1, logging_steps=1, max_grad_norm=1e9,
             save_strategy="no", report_to=[], use_cpu=True,
         )  # fmt: skip
-        model = NsaForCausalLM.from_pretrained(folder)
+        model = _loaded(folder)
         trainer = Trainer(model=model, args=arguments, train_dataset=rows)
         trainer.train()
         first = trainer.state.log_history[0]
@@ -90,6 +98,8 @@ def test_a_batch_in_parts_trains_as_a_whole_one_does(folder, tmp_path):
 
 
 def test_padding_and_caches_of_another_kind_are_refused(theirs):
+    from transformers import DynamicCache
+
     tokens = torch.ones(1, 8, dtype=torch.int64)
     mask = tokens.clone()
     mask[0, 0] = 0

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,26 +22,47 @@ STEPS = list(range(1, 7))
 LONG = pytest.mark.long
 
 
-class Observed:
-    """A program that has run under the observer."""
+Parent = subprocess.Popen[str]
 
-    def __init__(
-        self, folder: Path, name: str, ranks: int = 1, steps: int = 46, **names: str
-    ) -> None:
-        self.run = write_order(folder / "run", steps=steps, world_size=ranks)
-        launch = (*LAUNCH, "--nproc-per-node", str(ranks)) if ranks > 1 else (sys.executable,)
-        environ = environment(self.run, **names)
+
+@pytest.fixture(scope="module")
+def parent() -> Iterator[Parent]:
+    """A process that has imported torch under the observer, and forks a child for each program."""
+    environ = {**environment(None), "PYTHONPATH": f"{SITE}:{ROOT}", "GONOGO_RUN_DIR": "/nowhere"}
+    command = [sys.executable, str(PROGRAMS), "forked"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environ, stdin=pipe, stdout=pipe, text=True) as process:
+        yield process
+
+
+class Observed:
+    """A program that has run under the observer: a child of `parent`, or ranks of torchrun."""
+
+    def __init__(self, folder: Path, name: str, parent: Parent | int) -> None:
+        ranks = parent if isinstance(parent, int) else 1
+        self.run = write_order(folder / "run", steps=46, world_size=ranks)
+        environ = environment(self.run)
         environ |= {"PYTHONPATH": f"{SITE}:{ROOT}", "SAVES_TO": str(folder / "saves")}
-        done = subprocess.run(
-            [*launch, str(PROGRAMS), name],
-            env=environ,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=240,
-            check=False,
-        )
-        self.code, self.output = done.returncode, done.stdout
+        output = folder / "output"
+        if isinstance(parent, int):
+            launch = (*LAUNCH, "--nproc-per-node", str(ranks))
+            with output.open("w") as stream:
+                done = subprocess.run(
+                    [*launch, str(PROGRAMS), name],
+                    env=environ,
+                    stdout=stream,
+                    stderr=subprocess.STDOUT,
+                    timeout=240,
+                    check=False,
+                )
+            self.code = done.returncode
+        else:
+            asked = {"name": name, "environ": environ, "output": str(output)}
+            assert parent.stdin is not None
+            assert parent.stdout is not None
+            print(json.dumps(asked), file=parent.stdin, flush=True)
+            self.code = int(parent.stdout.readline())
+        self.output = output.read_text()
         self.told = [float(row) for row in re.findall(r"^told (\S+)$", self.output, re.M)]
 
     def lines(self, rank: int = 0) -> list[Heartbeat]:
@@ -57,8 +80,10 @@ WHOLE = ["plain", "accumulates", pytest.param("compiled", marks=LONG)]
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_each_step_of_an_unchanged_loop_is_seen_with_its_loss(tmp_path: Path, name: str) -> None:
-    found = Observed(tmp_path, name)
+def test_each_step_of_an_unchanged_loop_is_seen_with_its_loss(
+    tmp_path: Path, parent: Parent, name: str
+) -> None:
+    found = Observed(tmp_path, name, parent)
     assert found.code == 0, found.output
     lines = found.lines()
     assert steps_of(lines, "progress") == steps_of(lines, "step_end") == STEPS
@@ -70,36 +95,38 @@ def test_each_step_of_an_unchanged_loop_is_seen_with_its_loss(tmp_path: Path, na
     assert {row.lr for row in said(lines, "progress")} == {1e-2}
 
 
-def test_of_two_optimizers_the_larger_one_steps(tmp_path: Path) -> None:
-    found = Observed(tmp_path, "two_optimizers")
+def test_of_two_optimizers_the_larger_one_steps(tmp_path: Path, parent: Parent) -> None:
+    found = Observed(tmp_path, "two_optimizers", parent)
     assert steps_of(found.lines(), "step_end") == STEPS
     assert found.losses() == pytest.approx(found.told)
 
 
 def test_an_optimizer_that_follows_the_primary_one_is_counted_from_its_first_step(
-    tmp_path: Path,
+    tmp_path: Path, parent: Parent
 ) -> None:
-    found = Observed(tmp_path, "folds")
+    found = Observed(tmp_path, "folds", parent)
     assert steps_of(found.lines(), "step_end") == list(range(1, 37))
     assert found.losses() == pytest.approx(found.told)
     assert len(said(found.lines(), "boot")) == 1
 
 
-def test_a_skipped_update_is_a_step_that_was_skipped(tmp_path: Path) -> None:
-    found = Observed(tmp_path, "scaler")
+def test_a_skipped_update_is_a_step_that_was_skipped(tmp_path: Path, parent: Parent) -> None:
+    found = Observed(tmp_path, "scaler", parent)
     rows = said(found.lines(), "progress")
     assert [row.skipped for row in rows] == [False, True, False, False, False, False]
     assert found.losses() == pytest.approx(found.told), "and not as the scaler scales it"
 
 
-def test_a_resumed_program_has_its_own_step_numbers(tmp_path: Path) -> None:
-    lines = Observed(tmp_path, "resumes").lines()
+def test_a_resumed_program_has_its_own_step_numbers(tmp_path: Path, parent: Parent) -> None:
+    lines = Observed(tmp_path, "resumes", parent).lines()
     assert [row.step for row in said(lines, "boot")] == [40]
     assert steps_of(lines, "step_end") == list(range(41, 47))
 
 
-def test_evaluations_and_checkpoints_are_sections_and_no_time_of_steps(tmp_path: Path) -> None:
-    found = Observed(tmp_path, "evaluates_and_saves")
+def test_evaluations_and_checkpoints_are_sections_and_no_time_of_steps(
+    tmp_path: Path, parent: Parent
+) -> None:
+    found = Observed(tmp_path, "evaluates_and_saves", parent)
     lines = found.lines()
     pauses = [row.section for row in said(lines, "section") if row.section is not None]
     assert pauses == ["eval", "checkpoint"] * 3
@@ -108,8 +135,8 @@ def test_evaluations_and_checkpoints_are_sections_and_no_time_of_steps(tmp_path:
     assert all(row is not None and row.forward > 0 and row.backward > 0 for row in spent)
 
 
-def test_an_error_of_the_program_is_reported(tmp_path: Path) -> None:
-    found = Observed(tmp_path, "fails")
+def test_an_error_of_the_program_is_reported(tmp_path: Path, parent: Parent) -> None:
+    found = Observed(tmp_path, "fails", parent)
     assert found.code == 1
     last = found.lines()[-1]
     assert (last.msg, last.type, last.text) == ("error", "RuntimeError", "out of ideas")
@@ -117,8 +144,10 @@ def test_an_error_of_the_program_is_reported(tmp_path: Path) -> None:
 
 
 @LONG
-def test_an_error_of_the_observer_ends_the_observation_and_not_the_program(tmp_path: Path) -> None:
-    found = Observed(tmp_path, "hook_fails")
+def test_an_error_of_the_observer_ends_the_observation_and_not_the_program(
+    tmp_path: Path, parent: Parent
+) -> None:
+    found = Observed(tmp_path, "hook_fails", parent)
     assert (found.code, len(found.told)) == (0, 6)
     assert "the program is not observed any more" in found.output
     lines = found.lines()
@@ -126,8 +155,8 @@ def test_an_error_of_the_observer_ends_the_observation_and_not_the_program(tmp_p
     assert not (found.run / ATTACHED).exists(), "what it prints is read from here on"
 
 
-def test_a_program_that_attaches_itself_takes_over(tmp_path: Path) -> None:
-    found = Observed(tmp_path, "attaches")
+def test_a_program_that_attaches_itself_takes_over(tmp_path: Path, parent: Parent) -> None:
+    found = Observed(tmp_path, "attaches", parent)
     assert found.code == 0, found.output
     lines = lines_of(found.run)
     (boot,) = said(lines, "boot")
@@ -142,7 +171,7 @@ def test_a_program_that_attaches_itself_takes_over(tmp_path: Path) -> None:
 @LONG
 @pytest.mark.parametrize("name", ["ddp", "fsdp"])
 def test_each_rank_of_torchrun_is_seen(tmp_path: Path, name: str) -> None:
-    found = Observed(tmp_path, name, ranks=2)
+    found = Observed(tmp_path, name, 2)
     assert found.code == 0, found.output
     for rank in (0, 1):
         lines = found.lines(rank)
@@ -162,36 +191,36 @@ def test_ranks_that_no_launcher_names_are_seen(tmp_path: Path) -> None:
     assert [steps_of(lines_of(run, rank), "step_end") for rank in (0, 1)] == [STEPS, STEPS]
 
 
-def test_accelerate_is_seen(tmp_path: Path) -> None:
-    lines = Observed(tmp_path, "accelerate").lines()
+def test_accelerate_is_seen(tmp_path: Path, parent: Parent) -> None:
+    lines = Observed(tmp_path, "accelerate", parent).lines()
     assert steps_of(lines, "step_end") == STEPS
     assert all(row.grad_norm for row in said(lines, "progress"))
 
 
-def seen_transformers(folder: Path) -> None:
+def seen_transformers(folder: Path, parent: Parent) -> None:
     """The six steps of the Trainer of transformers are seen as it prints them."""
-    first = Observed(folder, "transformers")
+    first = Observed(folder, "transformers", parent)
     assert steps_of(first.lines(), "step_end") == STEPS, first.output
     printed = [float(text) for text in re.findall(r"'loss': '?([\d.]+)", first.output)]
     assert first.losses() == pytest.approx(printed, abs=1e-3)
     assert {"eval", "checkpoint"} <= {str(row.section) for row in said(first.lines(), "section")}
 
 
-def test_transformers_trainer_is_seen(tmp_path: Path) -> None:
-    seen_transformers(tmp_path)
+def test_transformers_trainer_is_seen(tmp_path: Path, parent: Parent) -> None:
+    seen_transformers(tmp_path, parent)
 
 
 @LONG
-def test_transformers_trainer_is_seen_and_resumed(tmp_path: Path) -> None:
-    seen_transformers(tmp_path)
+def test_transformers_trainer_is_seen_and_resumed(tmp_path: Path, parent: Parent) -> None:
+    seen_transformers(tmp_path, parent)
     resumed_in = tmp_path / "again"
     resumed_in.mkdir()
     (tmp_path / "saves").rename(resumed_in / "saves")
-    again = Observed(resumed_in, "transformers").lines()
+    again = Observed(resumed_in, "transformers", parent).lines()
     assert steps_of(again, "step_end") == [4, 5, 6]
 
 
-def test_lightning_is_seen(tmp_path: Path) -> None:
-    found = Observed(tmp_path, "lightning")
+def test_lightning_is_seen(tmp_path: Path, parent: Parent) -> None:
+    found = Observed(tmp_path, "lightning", parent)
     assert found.code == 0, found.output
     assert steps_of(found.lines(), "step_end") == STEPS
