@@ -30,10 +30,10 @@ STEPS = 24
 CHECKPOINT_AT = 10
 
 
-def start(lab: Lab, step: int = 7) -> tuple[str, RunView]:
-    """Submit the smoke phase alone, shortened, and wait until it is in the middle."""
+def start(lab: Lab, step: int = 7, steps: int = STEPS) -> tuple[str, RunView]:
+    """Submit the smoke phase alone, of so many steps, and wait until it is in the middle."""
     cadence = {"every_steps": CHECKPOINT_AT, "every_s": 600}
-    experiment = lab.submit(one_phase_plan(steps=STEPS, checkpoint=cadence))
+    experiment = lab.submit(one_phase_plan(steps=steps, checkpoint=cadence))
     return experiment, lab.wait_for_step(experiment, step)
 
 
@@ -77,12 +77,14 @@ def test_the_worker_may_be_killed(lab: Lab) -> None:
 
 @pytest.mark.long
 def test_the_watcher_may_be_killed(lab: Lab) -> None:
-    experiment, run = start(lab)
-    folder = RunDir(Path(run.dir or ""))
-    for step in (8, 11, 14):
+    experiment, run = start(lab, steps=3 * STEPS)
+    keeper = Path(run.dir or "") / "keeper.json"
+    killed = [0]
+    for step in (8, 16, 24):
         lab.wait_for_step(experiment, step)
-        pid = read_json(folder.path / "keeper.json")["watcher"]["pid"]
-        os.kill(pid, signal.SIGKILL)
+        lab.wait(lambda: read_json(keeper)["watcher"]["pid"] != killed[-1])
+        killed.append(read_json(keeper)["watcher"]["pid"])
+        os.kill(killed[-1], signal.SIGKILL)
     assert_unharmed(lab, experiment, run)
 
 
