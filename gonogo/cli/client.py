@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -40,6 +40,8 @@ class Client:
         self.url = url
         self._unanswered, self._refused = unanswered, refused
         self._answered = False
+        self.meanwhile: Callable[[], object] = lambda: None
+        """Called while a read waits for a service that does not answer."""
         try:
             self._http = httpx.Client(
                 base_url=f"{url}/api/v1",
@@ -97,6 +99,7 @@ class Client:
             except Unavailable:
                 if time.monotonic() > give_up:
                     raise
+                self.meanwhile()
                 time.sleep(0.5)
 
     def post(self, path: str, body: Mapping[str, Any] | None = None, **headers: str) -> Any:

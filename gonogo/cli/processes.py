@@ -204,7 +204,8 @@ def demo(
         experiment = client.post("/experiments", body, **{"Idempotency-Key": stamp})["id"]
         err.print(f"demo: {experiment} at {stack.url}", highlight=False)
         try:
-            watch_experiment(client, experiment, meanwhile=lambda: stack.tend(_say))
+            client.meanwhile = lambda: stack.tend(_say)
+            watch_experiment(client, experiment, meanwhile=client.meanwhile)
         except KeyboardInterrupt:
             err.print("\ndemo: ending with a checkpoint")
             gonogo = _in_home(home)

@@ -81,6 +81,25 @@ def test_no_answer_is_unavailable_and_says_how_to_start_the_service() -> None:
         client.get("/experiments")
 
 
+def test_while_a_service_that_has_answered_is_away_the_caller_is_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever runs the service as well can start it again."""
+    up = [True]
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if not up[0]:
+            raise httpx.ConnectError("refused", request=request)
+        return httpx.Response(200, json={})
+
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    with client_of(answer) as client:
+        client.meanwhile = lambda: up.insert(0, True)
+        client.get("/experiments")
+        up[0] = False
+        assert client.get("/experiments") == {}
+
+
 def test_pages_are_followed_to_the_end() -> None:
     pages = {None: ([1, 2], "b"), "b": ([3], "c"), "c": ([], None)}
 

@@ -76,6 +76,7 @@ class Chaos:
         """Kill so often, at most for so long, while experiments come and go; say how far it is."""
         began = said = time.monotonic()
         deadline = began + limit_s
+        self.lab.client.meanwhile = self._tend
         next_at = began + self.dice.expovariate(1 / MEAN_PAUSE_S)
         while (done := sum(self.killed.values())) < kills and time.monotonic() < deadline:
             now = time.monotonic()

@@ -20,7 +20,9 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     home = Path(tempfile.mkdtemp(prefix="gonogo-e2e-"))
     settings = load_settings({**clean_environ(home), **more})
     with Stack(settings=settings, port=0) as stack, Client(stack.url, settings.key()) as client:
-        yield Lab(stack=stack, client=client)
+        lab = Lab(stack=stack, client=client)
+        client.meanwhile = lambda: stack.tend(lab.said.append)
+        yield lab
     shutil.rmtree(home, ignore_errors=True)
 
 
