@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from gonogo.contract.heartbeat import Heartbeat
+from gonogo.rundir import RunDir
 from gonogo.trainer.run_dir import MANIFEST
 from tests.trainer.runs import lines_of, run_loop, said, steps_of, write_order
 
@@ -20,37 +22,41 @@ def train(folder: Path, asked: dict[str, object], ranks: int = 1, **order: objec
     return done.returncode
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two ranks, two batches a step, an evaluation every second step, a checkpoint after three."""
-    folder = tmp_path_factory.mktemp("runs") / "pair"
+@pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.long)])
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two batches a step, an evaluation every second step, a checkpoint after three."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
     args = {"eval_strategy": "steps", "eval_steps": 2, "save_steps": 3}
-    assert train(folder, {"args": args}, ranks=2) == 0
+    assert train(folder, {"args": args}, ranks=request.param) == 0
     return folder
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_every_step_of_every_rank_is_whole(pair: Path, rank: int) -> None:
-    lines = lines_of(pair, rank)
-    for msg in ("progress", "step_end"):
-        assert steps_of(lines, msg) == STEPS
-    assert sorted(set(steps_of(lines, "step_start"))) == STEPS
-    assert [line.seq for line in lines] == list(range(1, len(lines) + 1))
-    assert (lines[0].msg, lines[-1].msg, lines[-1].step) == ("boot", "done", 6)
+def all_lines(run: Path) -> list[list[Heartbeat]]:
+    return [lines_of(run, rank) for rank in RunDir(run).ranks()]
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_losses_and_norms_are_those_that_the_trainer_logs(pair: Path, rank: int) -> None:
-    log = [row for row in json.loads((pair / "log.json").read_text()) if "loss" in row]
-    progress = said(lines_of(pair, rank), "progress")
-    assert [line.loss for line in progress] == pytest.approx([row["loss"] for row in log], rel=1e-5)
-    assert [line.grad_norm for line in progress] == [row["grad_norm"] for row in log]
-    assert [line.lr for line in progress] == [row["learning_rate"] for row in log]
+def test_every_step_of_every_rank_is_whole(trained: Path) -> None:
+    for lines in all_lines(trained):
+        for msg in ("progress", "step_end"):
+            assert steps_of(lines, msg) == STEPS
+        assert sorted(set(steps_of(lines, "step_start"))) == STEPS
+        assert [line.seq for line in lines] == list(range(1, len(lines) + 1))
+        assert (lines[0].msg, lines[-1].msg, lines[-1].step) == ("boot", "done", 6)
 
 
-def test_evaluations_are_said_with_their_loss_and_section(pair: Path) -> None:
-    log = [row for row in json.loads((pair / "log.json").read_text()) if "eval_loss" in row]
-    told = said(lines_of(pair), "eval")
+def test_losses_and_norms_are_those_that_the_trainer_logs(trained: Path) -> None:
+    log = [row for row in json.loads((trained / "log.json").read_text()) if "loss" in row]
+    losses = pytest.approx([row["loss"] for row in log], rel=1e-5)
+    for lines in all_lines(trained):
+        progress = said(lines, "progress")
+        assert [line.loss for line in progress] == losses
+        assert [line.grad_norm for line in progress] == [row["grad_norm"] for row in log]
+        assert [line.lr for line in progress] == [row["learning_rate"] for row in log]
+
+
+def test_evaluations_are_said_with_their_loss_and_section(trained: Path) -> None:
+    log = [row for row in json.loads((trained / "log.json").read_text()) if "eval_loss" in row]
+    told = said(lines_of(trained), "eval")
     assert [(line.step, line.val_loss) for line in told] == [
         (row["step"], row["eval_loss"]) for row in log
     ]
@@ -58,11 +64,11 @@ def test_evaluations_are_said_with_their_loss_and_section(pair: Path) -> None:
     assert all(line.dt and line.user == {"accuracy": 0.25} for line in told)
 
 
-def test_checkpoints_are_said_and_sealed(pair: Path) -> None:
-    told = said(lines_of(pair), "checkpoint")
+def test_checkpoints_are_said_and_sealed(trained: Path) -> None:
+    told = said(lines_of(trained), "checkpoint")
     paths = ["checkpoints/checkpoint-3", "checkpoints/checkpoint-6"]
     assert [(line.step, line.path) for line in told] == [(3, paths[0]), (6, paths[1])]
-    assert all((pair / path / MANIFEST).exists() for path in paths)
+    assert all((trained / path / MANIFEST).exists() for path in paths)
     assert {line.section for line in told} == {"checkpoint"}
 
 
