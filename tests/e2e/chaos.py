@@ -211,7 +211,7 @@ def opened(seed: int) -> Iterator[Chaos]:
         more = {
             "GONOGO_WEBHOOK_URL": receiver.url,
             "GONOGO_WORKER_ALLOW": sys.executable,
-            "GONOGO_WORKER_DEVICES": ",".join(f"cpu:{n}" for n in range(AT_ONCE)),
+            "GONOGO_WORKER_DEVICES": f"cpu:{AT_ONCE}",
         }
         database = None
         if initdb is not None:
