@@ -84,7 +84,7 @@ def test_no_answer_is_unavailable_and_says_how_to_start_the_service() -> None:
 def test_while_a_service_that_has_answered_is_away_the_caller_is_called(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever runs the service as well can start it again."""
+    """A demo runs the service too, and starts it again meanwhile."""
     up = [True]
 
     def answer(request: httpx.Request) -> httpx.Response:
