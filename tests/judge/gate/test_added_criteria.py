@@ -18,6 +18,8 @@ from gonogo.contract.plan import HeartbeatCadence
 from gonogo.contract.watch import Patience, Place, Watch, setting_at
 from gonogo.judge.gate.added_criteria import (
     CEILINGS,
+    CHECKS,
+    CHECKS_OF_RANKS,
     LONGEST_S,
     WEAKENED,
     added_criteria,
@@ -304,3 +306,26 @@ def test_a_living_rank_has_time_for_three_lines_before_it_is_suspect(
     order = order_of(sets={"watch.alive_lost.suspect_s": 30.0})
     order = order.model_copy(update={"heartbeat": HeartbeatCadence(alive_every_s=every_s)})
     assert bool(conditions(build_rules(order))) is named
+
+
+def test_three_warnings_that_would_have_halted_are_listed() -> None:
+    rows = [WARNING.model_copy(update={"step": step}) for step in range(301, 306)]
+    found = judge(FACTS.model_copy(update={"findings": rows}), build_rules(order_of()))
+    (text,) = [row.text for row in found.conditions if "would have halted" in row.text]
+    assert text.count("divergence (step") == 3
+
+
+@pytest.mark.parametrize(("steps", "listed"), [(1, False), (2, True)])
+def test_a_run_of_one_step_needs_no_gate(steps: int, listed: bool) -> None:
+    rules = build_rules(order_of().model_copy(update={"steps": steps, "gate": []}))
+    assert (DoubtKind.GATE_EMPTY in [row.kind for row in weaknesses(rules)]) is listed
+
+
+@pytest.mark.parametrize(("programs", "absent"), [(None, [*CHECKS_OF_RANKS]), (1, None)])
+def test_only_our_trainer_has_checks_of_its_ranks(
+    programs: int | None, absent: list[str] | None
+) -> None:
+    rules = build_rules(order_of().model_copy(update={"preflight": [*CHECKS]}))
+    rows = weaknesses(rules.model_copy(update={"programs": programs}))
+    found = [row.found for row in rows if row.kind is DoubtKind.CHECKS_LEFT_OUT]
+    assert found == ([] if absent is None else [absent])

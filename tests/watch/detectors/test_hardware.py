@@ -11,6 +11,7 @@ from gonogo.contract.observation import DeviceSample
 from gonogo.contract.outcome import Detector
 from gonogo.watch.detectors.hardware import PROGRAM_XIDS, SLOWDOWNS, XIDS, DeviceRows
 from gonogo.watch.fold import armed, dump_state, near
+from gonogo.watch.offline_fold import not_observed
 from tests.watch.detectors.devices import Fold, device_order, sample
 from tests.watch.streams import T0
 
@@ -311,3 +312,15 @@ def test_samples_a_quarter_of_a_second_apart_are_one_time_of_throttling() -> Non
     assert fold.findings == []
     (warning,) = fold.devices([sample(T0 + 60.25, 1, throttle=["hw_slowdown"])], after_s=0.25)
     assert warning.value == 60.25
+
+
+@pytest.mark.parametrize(
+    ("profile", "util", "missing"),
+    [("h200", None, True), ("h200", 50.0, False), ("cpu", None, False), ("unknown", None, False)],
+)
+def test_a_profile_with_devices_misses_reports_of_their_use(
+    profile: str, util: float | None, missing: bool
+) -> None:
+    fold = used([[util, util]], fold=Fold(device_order(profile=profile)))
+    found = [str(row.found) for row in not_observed(fold.state) if row.name == "imbalance"]
+    assert ("no device reports how busy it is" in found) is missing

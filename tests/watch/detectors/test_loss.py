@@ -67,7 +67,7 @@ def skipping(
     """Return the steps of the halts of a run that skips where the pattern has an `x`.
 
     Args:
-        pattern: one letter a step.
+        pattern: one letter a step; "-" for one that reports nothing.
         dtype: of the order.
         scale: loss scale of the first step, halved by each overflow; None: not reported.
         hysteresis: overflows that halve it.
@@ -78,7 +78,8 @@ def skipping(
         skipped = letter == "x"
         norm = INF if skipped and dtype != "bf16" else 1.0
         now = None if scale is None else scale / 2.0 ** (overflows // hysteresis)
-        made.step(loss=3.0, skipped=skipped, grad_norm=norm, loss_scale=now)
+        told = {"loss": 3.0, "skipped": skipped, "grad_norm": norm, "loss_scale": now}
+        made.step(**({} if letter == "-" else told))
         overflows += skipped
     return [halt.step for halt in feed(NonFinite, made).halts]
 
@@ -88,6 +89,7 @@ def skipping(
     [
         (".xx.xx.", None, []),
         (".xxx", None, [4]),
+        (".x-x-x", None, [6]),
         ("." + "x........." * 9, None, []),
         ("." + "x........." * 10, None, [92]),
         ("x" * 39 + "." * 20, None, []),
@@ -195,6 +197,21 @@ def test_a_loss_that_rises_and_stays_is_found_once(loss: Curve) -> None:
 )
 def test_a_loss_that_does_not_stay_up_never_halts(loss: Curve) -> None:
     assert divergence(loss, 900).halts == []
+
+
+def test_the_best_loss_counts_from_the_step_that_the_plan_names() -> None:
+    """The mean is not smooth yet; 3.0 at step 4 is the best all the same."""
+    settings = {"alpha": 0.001, "after_step": 4, "over_steps": 2, "above": 3.0}
+    found = divergence(lambda n: 3.0 if n <= 4 else 10.0, 20, **settings, above_ratio=0.01)
+    assert [halt.step for halt in found.halts] == [8]
+
+
+@pytest.mark.parametrize(("first", "warns"), [(6, []), (7, [9])])
+def test_spikes_are_held_against_more_than_half_a_window(first: int, warns: list[int]) -> None:
+    settings = {"window_steps": 16, "spike_count": 2, "spike_of": 5, "over_steps": 8}
+    found = divergence(lambda n: 9.0 if n in (first, first + 2) else 3.0, 12, **settings)
+    assert [row.step for row in found.findings] == warns
+    assert all(row.text.endswith("; the last is 9") for row in found.findings)
 
 
 def test_fifty_steps_halt_and_not_forty_nine() -> None:
@@ -400,3 +417,19 @@ def test_a_rise_that_keeps_nineteen_twentieths_of_its_height_holds(
     later: float, halts: list[int]
 ) -> None:
     assert plain([1.0] * 5 + [21.0, 21.0, later, later], over_steps=4) == halts
+
+
+def test_a_rise_of_exactly_the_limit_does_not_halt() -> None:
+    assert plain([3.0] * 5 + [3.25] * 9, over_steps=3) == []
+    assert plain([3.0] * 5 + [3.5] * 9, over_steps=3) == [8]
+    assert plain([2.5] * 5 + [3.0] * 9, over_steps=3, above_ratio=0.2) == []
+    assert plain([2.5] * 5 + [3.25] * 9, over_steps=3, above_ratio=0.2) == [8]
+
+
+@pytest.mark.parametrize(("count", "warnings"), [(4, 0), (5, 1), (40, 1)])
+def test_five_of_eight_spikes_warn_once(count: int, warnings: int) -> None:
+    fed = divergence(with_noise(jump(4.0, 300, 300 + count)), 600)
+    assert [row.text.endswith(f"the last is {row.value:.4g}") for row in fed.of(WARN)] == (
+        [True] * warnings
+    )
+    assert fed.halts == []

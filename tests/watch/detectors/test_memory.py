@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -178,6 +179,8 @@ class Grown:
 
 
 def test_it_warns_and_halts_at_the_first_look() -> None:
+    late = Grown({"limit_mb": 1_100, "halt_eta_s": 2.25}, step_s=0.5).rise(9, 8.0)
+    assert late.said == [(8, "warn"), (9, "halt")], "exactly so soon is not soon enough"
     grown = Grown({"limit_mb": 1_100}, step_s=0.5).rise(12, 8.0)
     assert grown.said == [(8, "warn"), (8, "halt")]
     (warning,), (halt,) = grown.of(Severity.WARN), grown.of(Severity.HALT)
@@ -329,3 +332,65 @@ def test_host_memory_halts_only_when_the_ranks_fill_it(
 
 
 A, B = of_host(91.0, r0=80.0), of_host(92.0, r1=80.0)
+
+
+def test_a_rise_of_exactly_the_ratio_does_not_count() -> None:
+    values = [100.0, 100.0, *(102.0 + number / 4 for number in range(12))]
+    assert slope_of([*enumerate([*values, 106.25, 106.25])], 0.0625) == 0.0
+    assert slope_of([*enumerate([*values, 106.5, 106.5])], 0.0625) > 0.0
+
+
+def test_a_device_without_a_rank_or_known_memory_is_no_limit() -> None:
+    detector = MemoryLeak(Run(order=order()))
+    rows = [{**DEVICE, "rank": None}, {**DEVICE, "mem_total_mb": None}]
+    tick = Tick(n=1, mono=T0, ts=EPOCH, observations={"devices": rows})
+    own, _ = detector.observe_tick(Growth(), tick, View(run=Run(order=order())))
+    assert own.device_mb == {}
+
+
+def host(used_mb: float, limit_mb: float | None = 100.0, **ranks: float) -> dict[str, Any]:
+    named = {name.removeprefix("r"): mb for name, mb in ranks.items()}
+    return {"host_memory": {"used_mb": used_mb, "limit_mb": limit_mb, "ranks": named}}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    [({"r0": 47.5}, ["halt"]), ({"r0": 47.25}, ["warn"])],
+)
+def test_a_halt_needs_half_of_the_used_memory_to_be_the_ranks(
+    ranks: dict[str, float], expected: list[str]
+) -> None:
+    assert [found.severity.value for found in seen([host(95.0, **ranks)] * 3).findings] == expected
+
+
+@pytest.mark.parametrize("step_s", [20.0, 0.01])
+def test_it_halts_when_the_room_left_is_at_most_the_rise(
+    step_s: float,
+) -> None:
+    """It hits its limit at step 100; the lowest that is kept then is of step 8.
+
+    With short steps every cache that fills in the first seconds is about to hit it.
+    """
+    grown = Grown({"limit_mb": 1_800}, step_s=step_s).rise(60, 8.0)
+    assert grown.said == [(8, "warn"), (54, "halt")]
+
+
+@pytest.mark.parametrize(
+    ("count", "falls", "rises"),
+    [(12, 21, True), (12, 22, False), (40, 319, True), (40, 320, False)],
+)
+def test_a_third_of_the_pairs_may_fall(count: int, falls: int, rises: bool) -> None:
+    """Sen's lower bound at 95 %: (66 - 1.645 * sqrt(12 * 11 * 29 / 18)) / 2 = 21.0 pairs."""
+    order = list[int]()
+    for number in range(count):  # each is put before as many smaller ones as still have to fall
+        place = min(falls, number)
+        order.insert(len(order) - place, number)
+        falls -= place
+    assert (slope_above_zero([(at, float(mb)) for at, mb in enumerate(order)]) > 0.0) is rises
+
+
+def test_memory_of_zero_or_infinity_is_no_sample() -> None:
+    grown = Grown()
+    for mb in (0.0, -1.0, math.inf, math.nan, None, 0.5, 1.0):
+        grown.step(mb)
+    assert grown.own.series["host"][0].number == 2

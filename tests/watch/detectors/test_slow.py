@@ -6,12 +6,18 @@ from typing import Any
 import pytest
 
 from gonogo.contract.finding import Severity
+from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.observation import HostCpu
 from gonogo.contract.outcome import Detector
-from gonogo.watch.detectors.slow import Sample, _window, starved_s
+from gonogo.contract.records import Tick
+from gonogo.timeline.lines import Arrival
+from gonogo.timeline.rank import RankStream
+from gonogo.watch.detectors.slow import Slow, starved_s
 from gonogo.watch.fold import armed
 from gonogo.watch.offline_fold import not_observed
+from gonogo.watch.view import Beat, Run, View
 from tests.watch.streams import (
+    EPOCH,
     Said,
     Watched,
     World,
@@ -217,8 +223,192 @@ def test_the_rank_that_waited_least_says_how_long_all_starved(
     assert starved_s(HostCpu(over_s=4.0, cores=4, **told)) == seconds
 
 
-@pytest.mark.parametrize(("step_s", "few", "count"), [(30.0, 4, 0), (30.25, 4, 6), (60.0, 0, 0)])
-def test_a_window_may_be_shorter_where_steps_are_long(step_s: float, few: int, count: int) -> None:
-    samples = [Sample(step_s=step_s, steps=1, mono=0.0, waited_s=0.0)] * 6
-    assert len(_window(samples, 64, few=few)) == count
-    assert len(_window(samples, 4, few=few)) == 4
+@pytest.mark.parametrize(
+    ("window_steps", "step_s", "first"),
+    [
+        (64, 30.0, 64),
+        (64, 30.25, 16),
+        (64, 61.0, 16),
+        (64, 8.0, 64),
+        (4, 8.0, 4),
+        (4, 60.0, 4),
+        (16, 60.0, 16),
+    ],
+)
+def test_a_window_may_be_shorter_where_steps_are_long(
+    window_steps: int, step_s: float, first: int
+) -> None:
+    timed = Timed(window_steps=window_steps, floor_tok_s=4096.0)
+    timed.ends([step_s] * 70)
+    assert timed.found == [(HALT, first + 1, f"step{first}")]
+
+
+LEAST_S = 0.25
+
+
+EXACT: dict[str, Any] = {
+    "warmup_steps": 0,
+    "baseline_steps": 4,
+    "window_steps": 4,
+    "hard_floor_over_steps": 0,
+    "warn_ratio": 1.5,
+    "halt_ratio": 3.0,
+    "warn_over_s": LEAST_S,
+    "over_s": LEAST_S,
+    "floor_over_s": LEAST_S,
+}
+
+
+class Timed:
+    """Ends of steps, of exactly so many seconds, as the rule is shown them."""
+
+    def __init__(
+        self,
+        tokens_per_step: int | None = 2048,
+        *,
+        is_read: bool = False,
+        labelled: bool | None = None,
+        **settings: Any,
+    ) -> None:
+        read: dict[str, Any] = {"patterns": ["x"], "command": ["x"]} if is_read else {}
+        order = order_of({"slow": {**EXACT, **settings}}, steps=5000, **read)
+        identity = order.identity.model_copy(update={"tokens_per_step": tokens_per_step})
+        run = Run(order=order.model_copy(update={"identity": identity}))
+        self.view = View(run=run)
+        self.rule = Slow(run)
+        self.own = self.rule.begin()
+        self.found: list[tuple[Severity, int | None, str]] = []
+        """What, at which step it was found, and in which episode; each key once."""
+        self.texts: list[str] = []
+        self._keys: set[str] = set()
+        self._mono = 1000.0
+        self._labelled = not is_read if labelled is None else labelled
+        self.boot(0, "first")
+
+    def boot(self, rank: int, boot: str) -> "Timed":
+        """Start a process of a rank, at step 0."""
+        stream = RankStream(rank=rank, boot=boot, labelled=self._labelled)
+        stream.pace.end(0, self._mono)
+        self.view.streams[rank] = stream
+        return self
+
+    def ends(
+        self,
+        seconds: Sequence[float],
+        rank: int = 0,
+        told: int = 1,
+        stride: int = 1,
+        word: str | None = None,
+    ) -> "Timed":
+        """End steps of these durations; each is reported by `told` lines."""
+        stream = self.view.streams[rank]
+        for step_s in seconds:
+            self._mono += step_s
+            step = (stream.pace.last_step or 0) + stride
+            stream.pace.end(step, self._mono)
+            for _ in range(told):
+                self._tell(stream, step, word)
+        return self
+
+    def _tell(self, stream: RankStream, step: int, word: str | None) -> None:
+        line = Heartbeat.model_validate(
+            {
+                "v": 1, "ts": EPOCH, "mono": self._mono, "pid": 1, "rank": stream.rank,
+                "boot": stream.boot, "seq": step, "step": step, "msg": "step_end",
+                "step_word": word,
+            }
+        )  # fmt: skip
+        tick = Tick(n=step, mono=self._mono, ts=EPOCH)
+        beat = Beat(line=line, arrival=Arrival.NEW, tick=tick)
+        self.own, findings = self.rule.observe_line(self.own, beat, self.view)
+        for finding in findings:
+            if finding.key not in self._keys:
+                self._keys.add(finding.key)
+                episode = finding.key.rpartition("/")[2]
+                self.found.append((finding.severity, finding.step, episode))
+                self.texts.append(finding.text)
+
+
+def test_one_rank_is_timed_and_each_of_its_steps_once() -> None:
+    timed = Timed(floor_tok_s=4096.0, floor_ratio=0.5)
+    timed.ends([0.5]).boot(1, "other").ends([9.0] * 40, rank=1)
+    assert timed.found == []
+    timed.ends([9.0] * 2, told=3)
+    assert timed.found == []
+    assert timed.ends([9.0] * 2).found == [(HALT, 5, "step4")]
+
+
+@pytest.mark.parametrize(("step_s", "halts"), [(3.0, []), (3.25, [9])])
+def test_the_last_steps_have_to_pass_the_limit(step_s: float, halts: list[int]) -> None:
+    timed = Timed(over_steps=5).ends([1.0] * 4).ends([step_s] * 6)
+    assert [step for severity, step, _ in timed.found if severity is HALT] == halts
+
+
+@pytest.mark.parametrize(
+    ("step_s", "found"),
+    [(1.5, []), (1.625, [(WARN, 9, "step8")]), (3.0, [(WARN, 7, "step6")])],
+    ids=["at the limit of a warning", "beyond it", "at the limit of a halt"],
+)
+def test_the_relative_limits_have_to_be_passed(
+    step_s: float, found: list[tuple[Severity, int, str]]
+) -> None:
+    timed = Timed().ends([1.0] * 4).ends([step_s] * 5)
+    assert timed.found == found
+
+
+def test_the_text_of_a_floor_names_tokens() -> None:
+    timed = Timed(floor_tok_s=4096.0, floor_ratio=0.75).ends([1.0] * 6)
+    assert timed.texts[0].startswith("2048 tokens/s over 4 steps for ")
+    assert timed.texts[0].endswith(" (limit 3072)")
+
+
+@pytest.mark.parametrize(("over_s", "step"), [(4.0, 9), (6.0, 10), (6.25, 11)])
+def test_a_condition_has_to_hold_for_its_seconds(over_s: float, step: int) -> None:
+    timed = Timed(warn_over_s=over_s).ends([1.0] * 4).ends([2.0] * 8)
+    assert timed.found == [(WARN, step, "step7")]
+
+
+def test_steps_of_the_warm_up_are_not_timed() -> None:
+    timed = Timed(warmup_steps=2).ends([1.0, 99.0]).ends([1.0] * 4).ends([2.0] * 8)
+    assert timed.found == [(WARN, 10, "step9")]
+
+
+@pytest.mark.parametrize(("tokens", "severity"), [(None, WARN), (2048, HALT)])
+def test_a_printed_program_halts_only_if_its_tokens_are_known(
+    tokens: int | None, severity: Severity
+) -> None:
+    timed = Timed(tokens, is_read=True).ends([1.0] * 5).ends([4.0] * 8)
+    assert {row[2]: row[0] for row in timed.found if row[1] == timed.found[-1][1]} == {
+        timed.found[-1][2]: severity
+    }
+
+
+def test_a_program_with_sections_is_timed_by_its_lines_not_by_what_it_prints() -> None:
+    timed = Timed(is_read=True, labelled=True).ends([1.0] * 4).ends([2.0] * 8)
+    assert timed.found == Timed().ends([1.0] * 4).ends([2.0] * 8).found
+
+
+def test_fast_steps_end_a_condition() -> None:
+    timed = Timed(warn_over_s=20.0).ends([1.0] * 4).ends([2.0] * 6).ends([1.0] * 10)
+    assert timed.found == []
+    assert [row[2] for row in timed.ends([2.0] * 20).found] == ["step23"]
+
+
+def test_a_step_without_a_count_of_tokens_counts_as_usual() -> None:
+    timed = Timed(None)
+    timed.view.streams[0].tokens = 100
+    timed.ends([1.0] * 4)
+    timed.view.streams[0].tokens = 0
+    assert timed.ends([1.0] * 4).found == []
+
+
+def test_printed_steps_of_one_moment_are_not_timed() -> None:
+    timed = Timed(is_read=True).ends([1.0, 0.0] * 2).ends([1.0] * 8)
+    assert timed.found == []
+
+
+def test_what_keeps_the_host_busy_is_named_after_a_quiet_look_too() -> None:
+    quiet = host(2.0, others_cores=0.2)
+    seen = slowed(host(2.0, (0.95, 0.95)), host(2.0, (0.95, 0.95)), quiet)
+    (warn,) = [row for row in seen.of(Severity.WARN) if row.detector == "slow"]
+    assert "the host is busy: 1.4 of 2 cores used by others" in warn.text
