@@ -14,7 +14,7 @@ EXTRAS := server,worker,postgres,nsa,cpu,dev
 # where the environment forbids it (as images do): they start thousands of processes.
 TEST_ENV := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 # Most tests wait for processes they start, so a few sessions at once are quicker than one.
-WORKERS ?= 3
+WORKERS ?= 4
 ARGS ?=
 FAULTS := tests/e2e/test_faults.py
 

@@ -86,14 +86,8 @@ def test_every_block_of_the_page_is_saved_or_run() -> None:
     assert all(is_file(code) for kind, code in of_sections if kind == "python")
 
 
-SLOW = ("Lightning", "Accelerate", "transformers")
-"""Each imports a library for half a minute; the adapters have quicker tests of their own."""
-
-
-@pytest.mark.parametrize(
-    "title",
-    [pytest.param(title, marks=pytest.mark.long if title in SLOW else ()) for title in SECTIONS],
-)
+@pytest.mark.long  # each imports torch twice or more; the adapters have quicker tests of their own
+@pytest.mark.parametrize("title", SECTIONS)
 def test_a_script_of_the_page_is_supervised_and_judged_as_the_page_says(
     title: str, folder: Path
 ) -> None:

@@ -49,6 +49,7 @@ def test_both_ranks_of_an_unchanged_torchrun_are_go(tmp_path: Path) -> None:
     assert (found["verdict"], len(found["facts"]["ranks"])) == ("GO", 2), found["criteria"]
 
 
+@pytest.mark.long
 def test_the_verdict_says_that_the_observer_failed(tmp_path: Path) -> None:
     found = judged(tmp_path, "--steps", "6", "--", *program("hook_fails"))
     assert found["verdict"] == "INCONCLUSIVE"

@@ -18,7 +18,7 @@ from gonogo.observer import hooks
 from gonogo.observer.own_numbers import OwnNumbers, Sum, numbers_in
 from gonogo.observer.training import Training
 from gonogo.trainer.encoding import MOST_NAMES
-from tests.observer.test_programs import Observed
+from tests.observer.observed import Observed, Parent
 from tests.trainer.runs import said
 
 STAND_INS = {
@@ -54,12 +54,14 @@ STAND_INS = {
 """Modules in place of third-party packages: file → text."""
 
 
-def test_each_tracker_is_heard_with_the_step_that_it_logs_after(tmp_path: Path) -> None:
+def test_each_tracker_is_heard_with_the_step_that_it_logs_after(
+    tmp_path: Path, parent: Parent
+) -> None:
     for name, text in STAND_INS.items():
         file = tmp_path / "packages" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    found = Observed(tmp_path, "logs", PACKAGES=str(tmp_path / "packages"))
+    found = Observed(tmp_path, "logs", parent, PACKAGES=str(tmp_path / "packages"))
     assert found.code == 0, found.output
     rows = {row.step: row.user for row in said(found.lines(), "metrics")}
     assert list(rows) == list(range(7))
@@ -77,8 +79,8 @@ def test_each_tracker_is_heard_with_the_step_that_it_logs_after(tmp_path: Path) 
     assert found.losses() == pytest.approx(found.told)
 
 
-def test_the_real_tensorboard_is_heard(tmp_path: Path) -> None:
-    lines = Observed(tmp_path, "logs_to_tensorboard", FOLDER=str(tmp_path)).lines()
+def test_the_real_tensorboard_is_heard(tmp_path: Path, parent: Parent) -> None:
+    lines = Observed(tmp_path, "logs_to_tensorboard", parent, FOLDER=str(tmp_path)).lines()
     assert {row.step: row.user for row in said(lines, "metrics")}[6] == {"n": 6.0}
 
 

@@ -43,7 +43,6 @@ FAILURES = [
         1,
         "step 6 begins",
         id="a peer is killed",
-        marks=pytest.mark.long,
     ),
     pytest.param(
         "collective",
@@ -62,7 +61,6 @@ FAILURES = [
         0,
         "can't allocate memory",
         id="out of memory",
-        marks=pytest.mark.long,
     ),
     pytest.param(
         "shape",
@@ -72,7 +70,6 @@ FAILURES = [
         0,
         "Is there a distributed collective mismatch",
         id="ranks bring different shapes",
-        marks=pytest.mark.long,
     ),
     pytest.param(
         "late",
@@ -82,7 +79,6 @@ FAILURES = [
         0,
         "Timed out waiting 1000ms",
         id="a rank comes too late",
-        marks=pytest.mark.long,
     ),
     pytest.param(
         "index",
@@ -92,11 +88,11 @@ FAILURES = [
         1,
         "index 2 is out of bounds",
         id="a batch is sliced twice",
-        marks=pytest.mark.long,
     ),
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "env", "train", "diagnosis", "rank", "line"), FAILURES)
 def test_a_real_failure_has_its_name_its_rank_and_its_line(
     new_run: NewRun,

@@ -24,6 +24,7 @@ def dead_after_s(run: SupervisedRun, since: float) -> float:
     return max(stamp.at for stamp in stamps if stamp is not None) - since
 
 
+@pytest.mark.long
 def test_healthy_run_completes_and_leaves_nothing_behind(new_run: NewRun) -> None:
     run = new_run()
     record = run.wait_for_exit()
@@ -40,6 +41,7 @@ def test_healthy_run_completes_and_leaves_nothing_behind(new_run: NewRun) -> Non
     run.assert_replays()
 
 
+@pytest.mark.long
 def test_hanging_rank_is_named_and_ended_and_the_evidence_shows_where(new_run: NewRun) -> None:
     run = new_run(fault="hang:rank=1,step=12,section=backward")
     record = run.wait_for_exit()

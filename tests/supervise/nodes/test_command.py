@@ -28,6 +28,7 @@ def start_command(new_cluster: NewCluster, line: str = LINE, **changes: object) 
     return new_cluster("--allow", "any", **parts)
 
 
+@pytest.mark.long
 def test_torchrun_on_each_node_makes_one_world_and_one_verdict(new_cluster: NewCluster) -> None:
     run = start_command(new_cluster)
     record = run.wait_for_all()

@@ -1,0 +1,3 @@
+"""The process whose children the observed programs are."""
+
+from tests.observer.observed import parent as parent
