@@ -38,7 +38,10 @@ demo: install ## One real experiment through every phase, on this machine (ARGS=
 up: install ## Start everything here: service, worker, embedded queue and database (Ctrl-C ends it)
 	$(BIN)/gonogo up $(ARGS)
 
-test: lint unit e2e ## What every commit must pass: lint, then all tests but the long ones
+test: install ## What every commit must pass: lint beside the unit tests, then the end-to-end tests
+	@$(MAKE) lint & lint=$$!; failed=0; $(MAKE) unit || failed=1; \
+	wait $$lint || { echo "make lint failed: see above"; failed=1; }; exit $$failed
+	@$(MAKE) e2e
 
 unit: install ## All tests but the end-to-end and the long ones (ARGS="-k stall" chooses)
 	$(TEST_ENV) $(BIN)/python -m pytest tests --ignore=tests/e2e -m "not long" -n $(WORKERS) --dist worksteal $(ARGS)
