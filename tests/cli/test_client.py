@@ -18,17 +18,10 @@ def client_of(answer: Answer, key: str | None = "k") -> Client:
 @pytest.mark.parametrize(
     ("status", "kind"),
     [
-        (401, NotAllowed),
-        (403, NotAllowed),
-        (404, NotFound),
-        (409, Conflict),
-        (400, Rejected),
-        (422, Rejected),
-        (429, Unavailable),
-        (500, Unavailable),
-        (503, Unavailable),
+        (401, NotAllowed), (403, NotAllowed), (404, NotFound), (409, Conflict), (400, Rejected),
+        (422, Rejected), (429, Unavailable), (500, Unavailable), (503, Unavailable),
     ],
-)
+)  # fmt: skip
 def test_a_problem_document_becomes_its_own_error(status: int, kind: type[Exception]) -> None:
     body = {"title": "t", "status": status, "detail": "what to do", "code": "c"}
     with client_of(lambda _: httpx.Response(status, json=body)) as client:

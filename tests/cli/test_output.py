@@ -12,13 +12,10 @@ from gonogo.contract.wire import Kind, new_id, short_id, shorten_ids
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (None, "–"),
-        (42.4, "42 s"),
-        (185, "3 min 05 s"),
-        (7800, "2 h 10 min"),
+        (None, "–"), (42.4, "42 s"), (185, "3 min 05 s"), (7800, "2 h 10 min"),
         (50_000 * 4096 / 38, "62.4 d"),
     ],
-)
+)  # fmt: skip
 def test_a_duration_uses_the_unit_that_fits(seconds: float | None, text: str) -> None:
     assert duration(seconds) == text
 

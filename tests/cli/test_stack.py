@@ -148,13 +148,11 @@ time.sleep(60)
 @pytest.mark.parametrize(
     ("error", "number"),
     [
-        (RuntimeError("a bug"), signal.SIGTERM),
-        (KeyboardInterrupt(), signal.SIGINT),
-        (typer.Exit(3), signal.SIGINT),
-        (None, signal.SIGINT),
+        (RuntimeError("a bug"), signal.SIGTERM), (KeyboardInterrupt(), signal.SIGINT),
+        (typer.Exit(3), signal.SIGINT), (None, signal.SIGINT),
     ],
     ids=["a bug", "Ctrl-C", "an exit", "the end"],
-)
+)  # fmt: skip
 def test_an_error_that_ends_an_up_is_no_word_of_a_person(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -29,13 +29,11 @@ def fewer_tokens(ranks: list[Rank]) -> None:
 @pytest.mark.parametrize(
     ("change", "code", "facts", "why"),
     [
-        (None, None, {}, None),
-        (None, OutcomeCode.HALTED, {}, "ended as halted"),
-        (fewer_tokens, None, {}, "tokens of rank 1 is"),
-        (None, None, CHANGED, "exit_node1.json"),
+        (None, None, {}, None), (None, OutcomeCode.HALTED, {}, "ended as halted"),
+        (fewer_tokens, None, {}, "tokens of rank 1 is"), (None, None, CHANGED, "exit_node1.json"),
     ],
     ids=["healthy", "halted", "other tokens", "a changed record"],
-)
+)  # fmt: skip
 def test_a_run_counts_if_no_criterion_fails_or_lacks_evidence(
     change: Callable[[list[Rank]], None] | None,
     code: OutcomeCode | None,

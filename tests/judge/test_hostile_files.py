@@ -50,15 +50,11 @@ def test_what_is_no_record_counts_as_missing(name: str, run: Path) -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"steps": 10**30},
-        {"world_size": 10**7},
-        {"train": {"eval": {"every_steps": "a"}}},
-        {"steps": 0},
-        {"nodes": 3},
-        {"watch": {"frozen": {"loss_steps": int("9" * 400)}}},
+        {"steps": 10**30}, {"world_size": 10**7}, {"train": {"eval": {"every_steps": "a"}}},
+        {"steps": 0}, {"nodes": 3}, {"watch": {"frozen": {"loss_steps": int("9" * 400)}}},
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_an_order_that_nobody_can_carry_out_is_refused(fields: dict[str, Any], run: Path) -> None:
     document = json.loads((run / "order.json").read_bytes())
     (run / "order.json").write_text(json.dumps({**document, **fields}))

@@ -69,13 +69,10 @@ def test_a_number_that_is_not_finite_fails() -> None:
 @pytest.mark.parametrize(
     ("how", "higher", "value"),
     [
-        (None, True, 0.7),
-        (Compared.LAST, True, 0.7),
-        (Compared.BEST, True, 0.9),
-        (Compared.BEST, False, 0.5),
-        (Compared.MEAN, True, 0.7),
+        (None, True, 0.7), (Compared.LAST, True, 0.7), (Compared.BEST, True, 0.9),
+        (Compared.BEST, False, 0.5), (Compared.MEAN, True, 0.7),
     ],
-)
+)  # fmt: skip
 def test_a_run_is_compared_by_its_last_best_or_mean_number(
     how: Compared | None, higher: bool, value: float
 ) -> None:

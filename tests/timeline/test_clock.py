@@ -12,24 +12,18 @@ Absences = tuple[tuple[float, float], ...]
 @pytest.mark.parametrize(
     ("absences", "active_s"),
     [
-        ((), 100.0),
-        (((150.0, 40.0),), 60.0),
-        (((120.0, 40.0),), 100.0),
-        (((155.0, 70.0),), 30.0),
-        (((154.0, 70.0),), 100.0),
-        (((210.0, 114.0),), 0.0),
-        (((130.0, 20.0), (190.0, 30.0)), 50.0),
+        ((), 100.0), (((150.0, 40.0),), 60.0), (((120.0, 40.0),), 100.0), (((155.0, 70.0),), 30.0),
+        (((154.0, 70.0),), 100.0), (((215.0, 90.0),), 10.0), (((216.0, 90.0),), 100.0),
+        (((210.0, 115.0),), 100.0), (((210.0, 114.0),), 0.0),
+        (((130.0, 20.0), (190.0, 30.0)), 50.0), (((130.0, 20.0), (200.0, 96.0)), 80.0),
     ],
     ids=[
-        "none",
-        "within",
-        "began long before the last line",
-        "fell asleep 15 s before",
-        "16 s before",
-        "shorter by less",
-        "two of them",
+        "none", "within", "began long before the last line", "fell asleep 15 s before",
+        "16 s before", "woke 15 s before the watcher", "16 s before",
+        "shorter by as much as they wake apart", "shorter by less", "two of them",
+        "only one of them",
     ],
-)
+)  # fmt: skip
 def test_a_gap_between_two_lines_is_shorter_by_the_suspensions_in_it(
     absences: Absences, active_s: float
 ) -> None:
@@ -77,3 +71,28 @@ def test_another_process_of_a_rank_has_its_own_clock() -> None:
     now = clock.advance(tick(1305.0, 300.0)).mono
     assert clock.line(line(5306.0), now).mono == 5006.0
     assert clock.line(line(70.0, boot="b"), now + 1.0).mono == 70.0
+
+
+def test_sixty_four_absences_of_a_silent_rank_are_kept() -> None:
+    clock = ActiveClock()
+    clock.line(line(0.0), 0.0)
+    for number in range(1, 71):
+        clock.advance(tick(100.0 * number, 20.0))
+    assert [back for back, _ in clock.ranks[0].pending] == [100.0 * n for n in range(7, 71)]
+
+
+def test_a_later_line_ends_a_pending_absence() -> None:
+    clock = RankClock(boot="a", last=0.0, ahead_s=0.0, pending=((115.0, 20.0), (116.0, 20.0)))
+    clock.wake(100.0)
+    assert clock.pending == ((116.0, 20.0),)
+
+
+def test_a_delayed_line_does_not_move_its_clock() -> None:
+    clock = ActiveClock()
+    for own, mono, ahead_s in (
+        (5000.0, 1000.0, 4000.0),
+        (5100.0, 1115.0, 4000.0),
+        (5200.0, 1214.0, 3986.0),
+    ):
+        clock.line(line(own), mono)
+        assert clock.ranks[0].ahead_s == ahead_s

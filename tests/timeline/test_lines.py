@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from random import Random
 
 import pytest
@@ -156,14 +157,11 @@ def in_front(read: list[Line]) -> set[str]:
 @pytest.mark.parametrize(
     ("seq", "mono", "arrival"),
     [
-        (1, 9.1, Arrival.NEW),
-        (2, 9.1, Arrival.NEW),
-        (2, 9.0, Arrival.STALE),
-        (2, 8.0, Arrival.STALE),
-        (3, 9.1, Arrival.STALE),
+        (1, 9.1, Arrival.NEW), (2, 9.1, Arrival.NEW), (2, 9.0, Arrival.STALE),
+        (2, 8.0, Arrival.STALE), (3, 9.1, Arrival.STALE),
     ],
     ids=["first", "second", "of one moment", "an earlier process", "in the midst"],
-)
+)  # fmt: skip
 def test_where_a_boot_line_is_torn_the_next_one_opens_the_boot(
     seq: int, mono: float, arrival: Arrival
 ) -> None:
@@ -199,3 +197,52 @@ def test_what_came_besides_the_obeyed_boot_is_counted_and_known_by_its_digest() 
     assert more.beside() == record.beside(), "its own digest shows what is obeyed"
     assert record.admit(line(2, "b", step=7)) is Arrival.CONFLICT
     assert record.beside()[0] == 4
+
+
+def test_white_space_around_a_line_is_ignored() -> None:
+    raw = line(1).beat.model_dump_json().encode()
+    digests = {read.digest for text in (raw, b" " + raw + b" \r\n") if (read := read_line(text, 0))}
+    assert digests == {hashlib.sha256(raw).digest()[:16]}
+    assert read_line(raw, 1) is None
+
+
+def test_a_boot_may_begin_at_zero_and_that_line_may_come_late() -> None:
+    _, arrivals = told(line(0), line(1), line(0), line(2))
+    assert arrivals == ["new", "new", "duplicate", "new"]
+    _, arrivals = told(line(1), line(0))
+    assert arrivals == ["new", "late"]
+
+
+def test_the_digest_of_a_boot_chains_sixteen_bytes_of_each_line() -> None:
+    beats = [line(seq) for seq in (1, 2, 3, 5)]
+    record, _ = told(*beats)
+    chain, upto = bytes(32), []
+    for beat in beats:
+        chain = hashlib.sha256(chain + beat.digest).digest()
+        upto.append(chain.hex())
+    assert record.now.digest() == upto[3]
+    assert record.now.chain.hex() == upto[2]
+
+
+def test_a_hole_shrinks_to_the_missing_lines() -> None:
+    lines = BootLines()
+    left = []
+    for seq in (1, 7, 4, 2, 3, 6, 5):
+        lines.take(seq, bytes(16))
+        left.append(lines.gaps())
+    assert left == [0, 5, 4, 3, 2, 1, 0]
+
+
+def test_each_line_of_a_refused_boot_is_counted_once() -> None:
+    late = line(7, "a")
+    record, arrivals = told(line(1, "a", "boot"), line(1, "b", "boot"), late, late, line(8, "a"))
+    assert arrivals[2:] == ["stale", "duplicate", "stale"]
+    assert (record.stale, record.beside()[0]) == (2, 3)
+
+
+def test_lines_of_another_boot_are_not_those_that_a_tick_had_read() -> None:
+    record, _ = told(line(1, "a", "boot"), line(2, "a"))
+    seen = record.seen()
+    assert seen is not None
+    assert record.is_at(seen)
+    assert not record.is_at(seen.model_copy(update={"boot": "b"}))

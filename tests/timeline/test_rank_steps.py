@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.heartbeat import Heartbeat, StepSections
-from gonogo.timeline.rank_steps import RankSteps
+from gonogo.contract.heartbeat import Heartbeat, Msg, StepSections
+from gonogo.timeline.columns import NEVER, STEP_MESSAGES
+from gonogo.timeline.rank_steps import MAX_PIDS, RankSteps
 
 
 def beat(seq: int, msg: str = "alive", mono: float | None = None, **fields: Any) -> Heartbeat:
@@ -167,3 +168,60 @@ def test_what_lies_between_steps_is_what_most_of_them_spend_there(
     gaps: dict[int, float], count: int, others: dict[str, Any], mean_s: float
 ) -> None:
     assert spaced(gaps, count, **others).between_steps_s() == pytest.approx(mean_s)
+
+
+def test_an_evaluation_without_a_loss_is_not_kept() -> None:
+    for steps in in_any_order(beat(1, "eval", val_loss=2.0), beat(2, "eval")):
+        assert steps.evals == {1: 2.0}
+
+
+def test_four_process_ids_of_a_boot_are_kept() -> None:
+    beats = [beat(pid, pid=pid) for pid in (9, 3, 3, 5, 7, 1, 2)]
+    assert RankSteps(beats).boots[0].pids == [3, 5, 7, 9]
+    assert MAX_PIDS == 4
+
+
+def test_the_first_and_the_last_boot_line_are_kept() -> None:
+    (boot,) = RankSteps([beat(seq, "boot") for seq in range(1, 13)]).boots
+    assert [line.seq for line in boot.boot_lines] == [1, 2, 3, 4, 5, 6, 7, 12]
+
+
+def test_the_first_ready_line_of_the_loader_counts() -> None:
+    ready = [beat(seq, "loader_ready", dt=dt) for seq, dt in ((1, 1.5), (2, 9.0))]
+    assert RankSteps(ready).boots[0].loader_s == 1.5
+    assert RankSteps([beat(1, "alive", dt=3.0)]).boots[0].loader_s is None
+
+
+def test_unreported_numbers_of_a_step_are_missing() -> None:
+    steps = RankSteps(
+        [beat(1, "progress", loss=1.0), beat(2, "step_end"), beat(3, "progress", step=2)]
+    )
+    table = steps.steps
+    assert (table.samples("loss"), table.samples("grad_norm")) == ({1: 1.0}, {})
+    assert table.tokens[0] == NEVER == -1
+    assert [table.said(msg, 1) for msg in STEP_MESSAGES] == [False, True, True]
+    assert not table.said(Msg.PROGRESS, 9)
+
+
+def test_the_steps_that_a_process_ended_are_counted() -> None:
+    steps = RankSteps([beat(seq, "step_end", step=seq) for seq in (1, 2, 5)])
+    assert steps.boots[0].ended_steps == 3
+
+
+def test_time_between_two_processes_is_between_no_steps() -> None:
+    lines = [
+        beat(number, msg, mono=at, step=step, boot=boot)
+        for number, (msg, at, step, boot) in enumerate(
+            [
+                ("step_start", 1.0, 1, "b"),
+                ("step_end", 2.0, 1, "b"),
+                ("step_start", 2.5, 2, "b"),
+                ("step_end", 3.0, 2, "b"),
+                ("step_start", 90.0, 3, "c"),
+                ("step_end", 91.0, 3, "c"),
+                ("step_start", 91.25, 4, "c"),
+                ("step_end", 92.0, 4, "c"),
+            ]
+        )
+    ]
+    assert RankSteps(lines).steps.gaps() == {2: 0.5, 4: 0.25}

@@ -108,3 +108,14 @@ def test_a_step_that_ends_again_or_at_once_is_no_sample() -> None:
     assert list(again.times_s) == [2.0]
     assert list(paced((1, 3.0), (2, 3.0)).times_s) == []
     assert list(paced((0, 0.0), (1, 0.25)).times_s) == [0.25]
+
+
+def test_the_oldest_steps_leave_a_full_window() -> None:
+    pace, mono = paced((0, 0.0)), 0.0
+    took = [float(100 + number * 37 % 101) for number in range(256 + 40)]
+    for step, seconds in enumerate(took, start=1):
+        mono += seconds
+        pace.end(step, mono)
+        kept = took[max(0, step - 256) : step]
+        assert list(pace.times_s) == kept
+        assert pace.median_s == statistics.median(kept)

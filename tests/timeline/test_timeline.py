@@ -58,14 +58,17 @@ def test_repeated_torn_and_foreign_lines_are_counted_and_move_nothing() -> None:
 @pytest.mark.parametrize(
     ("told", "counts"),
     [
-        ({}, True),
-        ({"run": "run_1", "attempt": 1}, True),
-        ({"run": "run_2"}, False),
+        ({}, True), ({"run": "run_1", "attempt": 1}, True), ({"run": "run_2"}, False),
         ({"run": "run_1", "attempt": 2}, False),
     ],
-)
+)  # fmt: skip
 def test_a_process_of_another_run_is_not_obeyed(told: dict[str, object], counts: bool) -> None:
     row = {"ts": 1.0, "mono": 1.0, "pid": 1, "rank": 0, "boot": "b", "seq": 1, "step": 0}
     boot = json.dumps({**row, "msg": "boot", **told}).encode()
     found, counted = timeline(order_of(), (0, [boot]))
     assert (len(counted), 0 in found.streams) == (counts, counts)
+
+
+def test_eighty_characters_of_an_unreadable_line_are_kept() -> None:
+    found, _ = timeline(order_of(), (0, [b"x" * 200, b"y"]))
+    assert (found.unreadable[0].first, found.unreadable[0].count) == ("x" * 80, 2)

@@ -66,3 +66,23 @@ def test_a_detector_is_shown_what_it_looks_at(kind: Kind) -> None:
     assert kind.ticks == (kind.observe_tick is not Detector.observe_tick)
     assert kind.steps == (kind.observe_step is not Detector.observe_step)
     assert bool(kind.lines) == (kind.observe_line is not Detector.observe_line)
+
+
+def test_which_detectors_skip_a_late_tick() -> None:
+    assert {str(kind.name) for kind in REGISTRY if kind.deadline} == {
+        "no_first_heartbeat",
+        "alive_lost",
+        "stall",
+        "section_deadline",
+    }
+
+
+def test_which_detectors_are_blind_without_a_watcher() -> None:
+    assert {str(kind.name) for kind in REGISTRY if kind.probes} == {
+        "process_death",
+        "alive_lost",
+        "imbalance",
+        "checkpoint_overdue",
+        "watcher",
+        "hardware",
+    }

@@ -274,15 +274,12 @@ def brought(folder: Path, written: bytes, *ends: int) -> list[list[bytes]]:
 @pytest.mark.parametrize(
     ("ends", "lines"),
     [
-        ((2, 4), [[b"a"], [b"b"]]),
-        ((1, 3, 4), [[], [b"a"], [b"b"]]),
-        ((3, 3, 4), [[b"a"], [], [b"b"]]),
-        ((4, 4), [[b"a", b"b"], []]),
-        ((2, 99), [[b"a"], [b"b"]]),
-        ((2,), [[b"a"], [b"b"]]),
+        ((2, 4), [[b"a"], [b"b"]]), ((1, 3, 4), [[], [b"a"], [b"b"]]),
+        ((3, 3, 4), [[b"a"], [], [b"b"]]), ((4, 4), [[b"a", b"b"], []]),
+        ((2, 99), [[b"a"], [b"b"]]), ((2,), [[b"a"], [b"b"]]),
     ],
     ids=["whole", "parts", "twice", "no more", "beyond the end", "the rest"],
-)
+)  # fmt: skip
 def test_a_tick_brings_whole_lines_and_a_part_waits_for_its_rest(
     ends: tuple[int, ...], lines: list[list[bytes]], tmp_path: Path
 ) -> None:

@@ -13,13 +13,10 @@ from gonogo.watch.registry import made_by
 @pytest.mark.parametrize(
     ("name", "counts"),
     [
-        ("watch/rule.py", True),
-        ("contract/table.yaml", True),
-        ("judge/gate/deep.py", True),
-        ("cli/page.py", False),
-        ("judge/notes.md", False),
+        ("watch/rule.py", True), ("contract/table.yaml", True), ("judge/gate/deep.py", True),
+        ("cli/page.py", False), ("judge/notes.md", False),
     ],
-)
+)  # fmt: skip
 def test_the_digest_covers_what_judges(
     name: str, counts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,13 +79,10 @@ def test_a_clock_that_runs_backwards_breaks_the_chain() -> None:
 @pytest.mark.parametrize(
     ("gap_s", "late_s", "gap"),
     [
-        (HOLE_S, 0.0, None),
-        (HOLE_S + 1, 0.0, 16),
-        (HOLE_S + 1, 1.0, None),
-        (AWAY_S, AWAY_S, None),
+        (HOLE_S, 0.0, None), (HOLE_S + 1, 0.0, 16), (HOLE_S + 1, 1.0, None), (AWAY_S, AWAY_S, None),
         (AWAY_S + 1, AWAY_S + 1, 301),
     ],
-)
+)  # fmt: skip
 def test_a_hole_is_one_beyond_its_limit(gap_s: float, late_s: float, gap: int | None) -> None:
     problems = chain_of({}, {"mono": 1.0 + gap_s, "late_s": late_s}).problems
     assert [row.found for row in problems] == [gap] * (gap is not None)
@@ -94,14 +91,11 @@ def test_a_hole_is_one_beyond_its_limit(gap_s: float, late_s: float, gap: int | 
 @pytest.mark.parametrize(
     ("name", "after_end", "sealed", "told"),
     [
-        ("model.json", False, None, False),
-        ("model.json", False, 1, True),
-        ("exit_rank0.json", False, None, False),
-        ("exit_rank0.json", True, None, True),
-        ("model.json", True, None, True),
-        ("exit_rank0.json", False, 1, True),
+        ("model.json", False, None, False), ("model.json", False, 1, True),
+        ("exit_rank0.json", False, None, False), ("exit_rank0.json", True, None, True),
+        ("model.json", True, None, True), ("exit_rank0.json", False, 1, True),
     ],
-)
+)  # fmt: skip
 def test_a_file_is_sealed_again_until_the_end_and_no_longer(
     name: str, after_end: bool, sealed: int | None, told: bool
 ) -> None:

@@ -35,18 +35,11 @@ def problem_of(status: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("status", "expected"),
     [
-        (400, Rejected),
-        (401, KeyRefused),
-        (403, NotAllowed),
-        (404, NotFound),
-        (409, Conflict),
-        (413, Rejected),
-        (422, Rejected),
-        (429, Unavailable),
-        (503, Unavailable),
+        (400, Rejected), (401, KeyRefused), (403, NotAllowed), (404, NotFound), (409, Conflict),
+        (413, Rejected), (422, Rejected), (429, Unavailable), (503, Unavailable),
         (302, Unavailable),
     ],
-)
+)  # fmt: skip
 def test_a_status_is_an_error_of_the_contract(status: int, expected: type[GonogoError]) -> None:
     client = plane(lambda request: httpx.Response(status, json=problem_of(status)))
     with pytest.raises(GonogoError) as caught:

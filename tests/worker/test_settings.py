@@ -20,18 +20,13 @@ def environ(tmp_path: Path, **more: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("GONOGO_WORKER_METRICS_PORT", "http"),
-        ("GONOGO_WORKER_METRICS_PORT", "70000"),
-        ("GONOGO_WORKER_LABELS", "gpu"),
-        ("GONOGO_WORKER_LABELS", "gpu=,a=b"),
-        ("GONOGO_WORKER_ON_STOP", "explode"),
-        ("GONOGO_LOG", "loud"),
-        ("GONOGO_ENGINE", "ray"),
-        ("GONOGO_WORKER_LABLES", "a=b"),
-        ("GONOGO_HOME", "/srv/\udcff"),
+        ("GONOGO_WORKER_METRICS_PORT", "http"), ("GONOGO_WORKER_METRICS_PORT", "70000"),
+        ("GONOGO_WORKER_LABELS", "gpu"), ("GONOGO_WORKER_LABELS", "gpu=,a=b"),
+        ("GONOGO_WORKER_ON_STOP", "explode"), ("GONOGO_LOG", "loud"), ("GONOGO_ENGINE", "ray"),
+        ("GONOGO_WORKER_LABLES", "a=b"), ("GONOGO_HOME", "/srv/\udcff"),
         ("GONOGO_HOME", "~nobody-of-this-name/gonogo"),
     ],
-)
+)  # fmt: skip
 def test_bad_values_are_refused_by_name(tmp_path: Path, name: str, value: str) -> None:
     with pytest.raises(Rejected, match=name):
         load_settings({**environ(tmp_path), name: value})

@@ -80,12 +80,10 @@ def test_the_paired_interval_is_that_of_the_textbook() -> None:
 @pytest.mark.parametrize(
     ("ratio", "answer"),
     [
-        (1.0, Answer.INCONCLUSIVE),
-        (1.08, Answer.INCONCLUSIVE),
-        (1.3, Answer.BETTER),
+        (1.0, Answer.INCONCLUSIVE), (1.08, Answer.INCONCLUSIVE), (1.3, Answer.BETTER),
         (0.7, Answer.WORSE),
     ],
-)
+)  # fmt: skip
 def test_a_single_run_shows_only_what_no_spread_between_runs_explains(
     ratio: float, answer: Answer
 ) -> None:
@@ -220,14 +218,12 @@ def test_missing_evidence_never_wins(base: list[float], mine: list[float], gone:
     ("asked", "said"),
     [
         ({"metric": "tok_per_s"}, "did you mean toks_per_s"),
-        ({"metric": "grad_norm"}, "which is better of grad_norm?"),
-        ({"margin": 1.0}, "margin"),
-        ({"margin": float("nan")}, "margin"),
-        ({"confidence": 1.0}, "confidence"),
+        ({"metric": "grad_norm"}, "which is better of grad_norm?"), ({"margin": 1.0}, "margin"),
+        ({"margin": float("nan")}, "margin"), ({"confidence": 1.0}, "confidence"),
         ({"warmup_steps": -1}, "warmup"),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_a_question_that_cannot_be_answered_is_refused(asked: dict[str, Any], said: str) -> None:
     with pytest.raises(Rejected, match=said.replace("?", r"\?")):
         ask(**asked)

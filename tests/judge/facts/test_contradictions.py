@@ -54,13 +54,11 @@ def written(lines: int = 2) -> dict[str, Written]:
 @pytest.mark.parametrize(
     ("fields", "rank"),
     [
-        ({"ranks": {5: [beat(1, rank=5)]}}, 5),
-        ({"strays": (5,)}, 5),
-        ({"probed": {5: CLEAN}}, 5),
+        ({"ranks": {5: [beat(1, rank=5)]}}, 5), ({"strays": (5,)}, 5), ({"probed": {5: CLEAN}}, 5),
         ({"exit": exits(ranks={"5": RankExit(code=0, at=1.0)})}, 5),
         ({"exit": exits(heartbeats=written())}, 5),
     ],
-)
+)  # fmt: skip
 def test_a_record_of_a_rank_that_was_never_ordered(
     fields: dict[str, Any], rank: int | None
 ) -> None:
@@ -237,7 +235,9 @@ def test_how_a_rank_ended() -> None:
     ("said", "changes"),
     [
         ([("b", 1, 100), ("b", 5, 7)], [(100, 7)]),
+        ([("b", 1, 7), ("b", 5, 9), ("b", 8, 7)], [(7, 9), (9, 7)]),
         ([("b", 1, 100), ("c", 21, 7)], [(100, 7)]),
+        ([("b", 1, 100), ("b", 5, None), ("c", 21, 100)], []),
         ([("b", 1, 100), ("b", 2, 7)], []),
         ([("b", 1, 100), ("d", 31, 7), ("c", 41, 100)], []),
     ],
@@ -301,12 +301,9 @@ def test_numbers_lie_in_their_range(says: dict[str, Any], name: str | None) -> N
 @pytest.mark.parametrize(
     ("own_s", "heard_s", "differ"),
     [
-        (10.0, 15.0, False),
-        (10.0, 15.1, True),
-        (100.0, 125.0, False),
-        (100.0, 125.5, True),
+        (10.0, 15.0, False), (10.0, 15.1, True), (100.0, 125.0, False), (100.0, 125.5, True),
     ],
-)
+)  # fmt: skip
 def test_a_ranks_own_clock_goes_as_the_watchers(own_s: float, heard_s: float, differ: bool) -> None:
     watch = replace(watch_of(ORDER), heard={0: Heard(50.0, 50.0 + heard_s, heard_s)})
     ends = beat(2, 7.0 + own_s, msg="step_end")
@@ -322,3 +319,31 @@ def test_errors_of_a_device_that_the_preflight_found_fit_contradict_it() -> None
     assert (
         find_contradictions(RunRecord(order=None, ranks={}, watch=watch), build_rules(None)) == []
     )
+
+
+@pytest.mark.parametrize(("said", "count"), [(STEPS, 0), (None, 0), (STEPS + 1, 1)])
+def test_an_order_and_its_configuration_ask_for_as_many_steps(said: int | None, count: int) -> None:
+    order = ORDER.model_copy(update={"train": {**ORDER.train, "steps": said}})
+    assert seen(told({}, order)) == [("not_ordered", None)] * count
+
+
+@pytest.mark.parametrize(("own_s", "differ"), [(70.0, False), (120.0, True)])
+def test_a_printed_program_may_start_a_minute_before_its_watcher(
+    own_s: float, differ: bool
+) -> None:
+    watch = replace(watch_of(ORDER), heard={0: Heard(0.0, 8.0, 8.0)})
+    lines = [beat(1, 0.0, msg="progress"), beat(2, own_s, msg="progress", step=2)]
+    assert ("clocks_differ" in dict(seen(told({0: lines}, watch=watch)))) is differ
+
+
+@pytest.mark.parametrize(
+    ("heard_s", "least_s", "count"), [(60.0, 20.0, 0), (14.9, 14.9, 1), (60.0, 25.1, 1)]
+)
+def test_time_between_two_processes_belongs_to_neither(
+    heard_s: float, least_s: float, count: int
+) -> None:
+    ends = beat(2, 50.0, boot="c", pid=2, msg="step_end")
+    again = [beat(1, 40.0, boot="c", pid=2), ends]
+    watch = replace(watch_of(ORDER), heard={0: Heard(0.0, heard_s, least_s)})
+    found = seen(told({0: [beat(1, 0.0), beat(2, 10.0), *again]}, watch=watch))
+    assert found.count(("clocks_differ", 0)) == count

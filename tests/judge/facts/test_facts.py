@@ -110,15 +110,12 @@ HALT, WARN = finding(Detector.STALL), finding(Detector.SLOW, Severity.WARN)
 @pytest.mark.parametrize(
     ("done", "findings", "outcome"),
     [
-        ((1, 2), (), ("completed", "trainer")),
-        ((1, None), (), None),
-        ((1,), (), None),
-        ((), (), None),
-        ((1, 2), (WARN,), ("completed", "trainer")),
+        ((1, 2), (), ("completed", "trainer")), ((1, None), (), None), ((1,), (), None),
+        ((), (), None), ((1, 2), (WARN,), ("completed", "trainer")),
         ((1, 2), (WARN, HALT), ("stalled", "watchdog")),
     ],
     ids=["all done", "one not", "one silent", "all silent", "warned", "halted"],
-)
+)  # fmt: skip
 def test_without_exit_json_a_halt_or_every_ranks_done_says_how_it_ended(
     done: tuple[int | None, ...], findings: tuple[Finding, ...], outcome: tuple[str, str] | None
 ) -> None:

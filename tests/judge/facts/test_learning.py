@@ -154,13 +154,10 @@ def test_evaluations_show_that_weights_moved(losses: dict[int, float], kind: str
 @pytest.mark.parametrize(
     "says",
     [
-        {"skipped": True},
-        {"grad_norm": INF},
-        {"lr": 0.0},
-        {"loss": EXACT, "grad_norm": 1.0},
+        {"skipped": True}, {"grad_norm": INF}, {"lr": 0.0}, {"loss": EXACT, "grad_norm": 1.0},
         {"comm_mb": 0.0},
     ],
-)
+)  # fmt: skip
 def test_a_run_that_learned_nothing_is_inconclusive(says: dict[str, Any]) -> None:
     order = with_gate(order_of(sets={"phases.smoke.steps": 24}))
     ranks = healthy_ranks(order)
@@ -178,3 +175,35 @@ def test_a_loss_that_never_fell_is_unclear(fall: float, steps: int, count: int) 
     losses = [5.0 - fall * n / steps + draw.gauss(0.0, 0.1) for n in range(steps)]
     ranks = {0: RankSteps(steps_that(*rows(loss=losses)))}
     assert seen(find_unclear_learning(ranks)) == [("learning_unclear", None)] * count
+
+
+@pytest.mark.parametrize("loss", [1e200, -1e308, 5e-324, 0.5])
+def test_a_loss_of_any_size_may_be_unclear(loss: float) -> None:
+    ranks = {0: RankSteps(steps_that(*rows(loss=[loss * (n % 2) for n in range(200)])))}
+    assert len([*find_unclear_learning(ranks)]) == 1
+
+
+@pytest.mark.parametrize(
+    ("says", "steps", "count"),
+    [({"loss": 5.0, "skipped": True}, 8, 0), ({"loss": 5.0, "skipped": True}, 9, 1)],
+)
+def test_the_first_updates_of_a_scaled_loss_may_be_skipped(
+    says: dict[str, Any], steps: int, count: int
+) -> None:
+    rules = build_rules(order_of(sets={"train.dtype": "fp16"}))
+    ranks = {0: RankSteps(steps_that(*[says] * steps))}
+    assert names([*find_nothing_learned(ranks, rules)]) == [UPDATE] * count
+
+
+@pytest.mark.parametrize("name", ["lr", "grad_norm"])
+def test_zeros_are_counted_over_so_many_steps(name: str) -> None:
+    says = rows(loss=MOVING, **{name: [0.0] * 21 + [1.0] * 9})
+    (doubt,) = found(says)
+    assert (doubt.expected, doubt.found) == (21, 0.0)
+
+
+def test_norms_that_are_not_numbers_are_not_compared() -> None:
+    mine = [1.0 + n / 9 for n in range(30)]
+    other = [9.0] * 11 + mine[11:20] + [NAN] * 10
+    ranks = [rows(loss=MOVING[:30], grad_norm=row) for row in (mine, other)]
+    assert [row.found for row in found(*ranks, backend="DDP")] == [11]

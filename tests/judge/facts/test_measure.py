@@ -13,17 +13,10 @@ FIVE = [(step, float(step)) for step in range(1, 6)]
 @pytest.mark.parametrize(
     ("aggregate", "value"),
     [
-        ("min", 1.0),
-        ("max", 5.0),
-        ("mean", 3.0),
-        ("median", 3.0),
-        ("p95", 4.8),
-        ("count", 5.0),
-        ("slope", 1.0),
-        ("last", 5.0),
-        ("all_finite", 1.0),
+        ("min", 1.0), ("max", 5.0), ("mean", 3.0), ("median", 3.0), ("p95", 4.8), ("count", 5.0),
+        ("slope", 1.0), ("last", 5.0), ("all_finite", 1.0),
     ],
-)
+)  # fmt: skip
 def test_an_aggregate_is_one_number(aggregate: str, value: float) -> None:
     assert AGGREGATES[Aggregate(aggregate)](FIVE) == pytest.approx(value)
 

@@ -69,15 +69,11 @@ def spread(ranks: list[Rank], every: int, seconds: float, section: str | None = 
 @pytest.mark.parametrize(
     ("every", "seconds", "section", "mean_s"),
     [
-        (1, 2.0, None, 2.0),
-        (1, 2.0, "data", 2.0),
-        (1, 2.0, "eval", 0.0),
-        (5, 3.0, "checkpoint", 0.0),
-        (2, 2.0, None, 1.0),
-        (STEPS - 1, 60.0, None, 0.0),
+        (1, 2.0, None, 2.0), (1, 2.0, "data", 2.0), (1, 2.0, "eval", 0.0),
+        (5, 3.0, "checkpoint", 0.0), (2, 2.0, None, 1.0), (STEPS - 1, 60.0, None, 0.0),
     ],
     ids=["a batch", "in data", "evaluation", "checkpoint", "every second", "once, unnamed"],
-)
+)  # fmt: skip
 def test_what_a_run_spends_between_its_steps_makes_it_slower(
     every: int, seconds: float, section: str | None, mean_s: float
 ) -> None:
@@ -128,17 +124,12 @@ def test_step_time_and_its_variation() -> None:
 @pytest.mark.parametrize(
     ("metric", "value", "samples"),
     [
-        ("steps_completed", STEPS, 1),
-        ("heartbeat_gaps", 0, 1),
-        ("host_rss_mb", 300.5, STEPS),
-        ("gpu_mem_reserved_mb", None, 0),
-        ("gpu_mem_slope_mb_per_step", None, 0),
-        ("val_loss", 5.15, 2),
-        ("gate_entropy", None, 0),
-        ("gpu_util", None, 0),
+        ("steps_completed", STEPS, 1), ("heartbeat_gaps", 0, 1), ("host_rss_mb", 300.5, STEPS),
+        ("gpu_mem_reserved_mb", None, 0), ("gpu_mem_slope_mb_per_step", None, 0),
+        ("val_loss", 5.15, 2), ("gate_entropy", None, 0), ("gpu_util", None, 0),
         ("gpu_util_ratio", None, 0),
     ],
-)
+)  # fmt: skip
 def test_values_of_a_healthy_run(metric: str, value: float | None, samples: int) -> None:
     found = measured(healthy_ranks(order_of()), metric, aggregate="median")
     assert (found.value, found.samples) == (value, samples)
@@ -224,13 +215,10 @@ def test_what_a_host_left_half_way_is_not_within_its_budget(
 @pytest.mark.parametrize(
     ("tokens", "sums"),
     [
-        ([1, 2, 3, 4], True),
-        ([1, 2, 3], False),
-        ([1, 2, 3, 4, 1], True),
-        ([1, 2, 3, 2, 1], False),
+        ([1, 2, 3, 4], True), ([1, 2, 3], False), ([1, 2, 3, 4, 1], True), ([1, 2, 3, 2, 1], False),
         ([1, 2, 3, 4, 3, 2], False),
     ],
-)
+)  # fmt: skip
 def test_tokens_that_rise_on_three_of_four_steps_may_be_sums(tokens: list[int], sums: bool) -> None:
     lines = [
         Heartbeat(ts=1.0, mono=float(step), pid=1, rank=0, boot="b", seq=step, step=step,

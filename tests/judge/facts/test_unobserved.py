@@ -47,13 +47,10 @@ def test_missing_records_are_listed() -> None:
 @pytest.mark.parametrize(
     ("looked", "silent_s", "sealed", "found"),
     [
-        ({0, 1}, {0: 0.0}, True, []),
-        ({0, 1}, {1: 9.0}, True, [9]),
-        ({0, 1}, {1: 0.4}, True, [0]),
-        ({0}, {}, True, ["all"]),
-        ({0}, {1: 9.0}, False, []),
+        ({0, 1}, {0: 0.0}, True, []), ({0, 1}, {1: 9.0}, True, [9]), ({0, 1}, {1: 0.4}, True, [0]),
+        ({0}, {}, True, ["all"]), ({0}, {1: 9.0}, False, []),
     ],
-)
+)  # fmt: skip
 def test_a_node_whose_processes_nobody_observed(
     looked: set[int], silent_s: dict[int, float], sealed: bool, found: list[object]
 ) -> None:
@@ -89,14 +86,12 @@ def again(rank: Rank, reached: int, to: int) -> None:
 @pytest.mark.parametrize(
     ("change", "steps"),
     [
-        (lambda rank: None, []),
-        (lambda rank: again(rank, STEPS - 1, 0), [[STEPS - 1]]),
-        (lambda rank: again(rank, 9, 5), [[9]]),
-        (lambda rank: again(rank, STEPS, 9), [[STEPS]]),
+        (lambda rank: None, []), (lambda rank: again(rank, STEPS - 1, 0), [[STEPS - 1]]),
+        (lambda rank: again(rank, 9, 5), [[9]]), (lambda rank: again(rank, STEPS, 9), [[STEPS]]),
         (lambda rank: again(rank, STEPS, 0), [[STEPS]]),
     ],
     ids=["once", "began anew", "went back", "made its end again", "trained again"],
-)
+)  # fmt: skip
 def test_steps_that_a_later_process_made_again(
     change: Callable[[Rank], None], steps: list[list[int]]
 ) -> None:
@@ -115,12 +110,64 @@ def test_listed_doubts_change_no_verdict() -> None:
     assert judged(record).verdict == judged(record_of(order_of())).verdict
 
 
-@pytest.mark.parametrize(("said", "count"), [("f" * 64, 1), (None, 0), ("the order's", 0)])
-def test_a_configuration_that_nothing_compares(said: str | None, count: int) -> None:
+@pytest.mark.parametrize(
+    ("said", "compared", "train", "count"),
+    [
+        ("f" * 64, False, True, 1),
+        ("f" * 64, True, True, 0),  # the gate compares it
+        ("f" * 64, False, False, 0),
+        (None, False, True, 0),
+        ("the order's", False, True, 0),
+    ],
+)
+def test_a_configuration_that_nothing_compares(
+    said: str | None, compared: bool, train: bool, count: int
+) -> None:
     order = order_of()
+    order = order.model_copy(update={"train": order.train if train else {}})
     own = digest(order.train)
-    identity = order.identity.model_copy(update={"config_digest": None})
+    identity = order.identity.model_copy(update={"config_digest": own if compared else None})
     order = order.model_copy(update={"identity": identity})
     boot = {"config_digest": own if said == "the order's" else said}
     record = of_lines(order, of_rank(0, steps_that({"loss": 1.0}), **boot))
+    assert len(listed(record, Kind.IDENTITY_UNVERIFIED)) == count
+
+
+@pytest.mark.parametrize("resumed", [None, 0, 1, 7])
+def test_a_resumed_run_lists_the_steps_outside_its_gate(resumed: int | None) -> None:
+    record = of_lines(order_of(resume_step=resumed), [beat(1, 1.0, "progress", step=9, loss=1.0)])
+    rows = listed(record, Kind.EARLIER_STEPS)
+    assert [row.step for row in rows] == ([resumed] if resumed else [])
+
+
+@pytest.mark.parametrize(
+    ("entry", "resume", "init", "count"),
+    [
+        ("train.py", None, "sanity", 1), ("train.py", 7, None, 1), ("train.py", None, None, 0),
+        ("nsa.train", 7, "sanity", 0),
+    ],
+)  # fmt: skip
+def test_only_a_user_program_knows_its_loaded_weights(
+    entry: str, resume: int | None, init: str | None, count: int
+) -> None:
+    order = order_of(resume_step=resume).model_copy(update={"entry": entry, "init_from": init})
+    assert len(listed(of_lines(order), Kind.WEIGHTS_UNKNOWN)) == count
+
+
+@pytest.mark.parametrize(
+    ("code", "changes", "count"),
+    [
+        (None, {}, 1),
+        ("files-1", {}, 0),
+        (None, {"plan": ""}, 0),  # one run alone
+        (None, {"allow_drift": ["git_sha"]}, 0),
+    ],
+)
+def test_code_that_no_rank_reports_is_listed(
+    code: str | None, changes: dict[str, Any], count: int
+) -> None:
+    order = order_of()
+    identity = order.identity.model_copy(update={"git_sha": None})
+    order = order.model_copy(update={"identity": identity, **changes})
+    record = of_lines(order, of_rank(0, steps_that({"loss": 1.0}), git_sha=code, torch="2"))
     assert len(listed(record, Kind.IDENTITY_UNVERIFIED)) == count

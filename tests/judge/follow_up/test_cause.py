@@ -181,12 +181,10 @@ Root Cause (first observed failure):
 @pytest.mark.parametrize(
     ("rank", "line"),
     [
-        (0, "RuntimeError: closed by peer"),
-        (1, "ValueError: no such word"),
-        (2, "step 3 loss 2.5"),
-        (None, "ValueError: no such word"),
+        (0, "RuntimeError: closed by peer"), (1, "ValueError: no such word"),
+        (2, "step 3 loss 2.5"), (None, "ValueError: no such word"),
     ],
-)
+)  # fmt: skip
 def test_a_launcher_s_report_is_nobodys_last_word(rank: int | None, line: str) -> None:
     logs = {"rank0.log": TORCHRUN}
     found = described(finding(rank=rank), read_tail=lambda name: logs.get(name, ""))

@@ -247,11 +247,9 @@ def guarding(on_miss: str, due: str = "extended") -> list[OpenCondition]:
 @pytest.mark.parametrize(
     ("on_miss", "kind"),
     [
-        ("no_go", "finish"),
-        ("inconclusive", "await_decision"),
-        ("conditional_go", "start_phase"),
+        ("no_go", "finish"), ("inconclusive", "await_decision"), ("conditional_go", "start_phase"),
     ],
-)
+)  # fmt: skip
 def test_a_missed_condition_acts_before_the_phase_that_it_guards(on_miss: str, kind: str) -> None:
     action = after(attempt(), conditions=guarding(on_miss))
     assert (action.kind, [row.state for row in action.missed]) == (kind, ["missed"])

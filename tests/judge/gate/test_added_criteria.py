@@ -219,13 +219,11 @@ def test_bundled_plans_stay_below_every_ceiling(name: str) -> None:
 @pytest.mark.parametrize(
     ("path", "value", "listed", "beyond"),
     [
-        ("stall.halt_s", 1_000.0, True, False),
-        ("stall.halt_s", 1e9, True, True),
-        ("stall.halt_s", 30.0, False, False),
-        ("slow.floor_ratio", 0.01, False, False),
+        ("stall.halt_s", 1_000.0, True, False), ("stall.halt_s", 1e9, True, True),
+        ("stall.halt_s", 30.0, False, False), ("slow.floor_ratio", 0.01, False, False),
         ("divergence.spike_count", 8, False, False),
     ],
-)
+)  # fmt: skip
 def test_a_looser_setting_is_listed_and_beyond_its_ceiling_a_condition(
     path: str, value: float, listed: bool, beyond: bool
 ) -> None:

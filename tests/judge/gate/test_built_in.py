@@ -81,13 +81,11 @@ def test_a_healthy_run_passes_every_built_in_criterion() -> None:
 @pytest.mark.parametrize(
     ("change", "outcome"),
     [
-        (drop(0, msg="done"), "inconclusive"),
-        (say(1, "done", step=STEPS - 1), "fail"),
-        (drop(1, msg="step_end", step=STEPS), "inconclusive"),
-        (drop(1), "inconclusive"),
+        (drop(0, msg="done"), "inconclusive"), (say(1, "done", step=STEPS - 1), "fail"),
+        (drop(1, msg="step_end", step=STEPS), "inconclusive"), (drop(1), "inconclusive"),
     ],
     ids=["a rank never said done", "a rank was done early", "last step unseen", "a rank is silent"],
-)
+)  # fmt: skip
 def test_completed(change: Change, outcome: str) -> None:
     assert changed(change)["completed"] == outcome
 
@@ -232,15 +230,10 @@ FAILED = Check(id=PREFLIGHT.checks[0].id, outcome=CheckOutcome.FAIL, text="")
         (Preflight(passed=False, checks=PREFLIGHT.checks), "fail"),
     ],
     ids=[
-        "not recorded",
-        "failed",
-        "a failed check inside a pass",
-        "a warning",
-        "no check at all",
-        "a required check is missing",
-        "failed though every check passed",
+        "not recorded", "failed", "a failed check inside a pass", "a warning", "no check at all",
+        "a required check is missing", "failed though every check passed",
     ],
-)
+)  # fmt: skip
 def test_preflight(preflight: Preflight | None, outcome: str) -> None:
     assert outcomes(judged(record_of(preflight=preflight)))["preflight"] == outcome
 
@@ -465,14 +458,11 @@ def test_a_command_has_one_exit_for_all_its_ranks() -> None:
 @pytest.mark.parametrize(
     ("rank", "end", "outcome"),
     [
-        (1, {"code": 1}, "fail"),
-        (1, {"signal": 9}, "fail"),
-        (1, {}, "inconclusive"),
-        (0, {}, "inconclusive"),
-        (1, {"code": 0}, "pass"),
+        (1, {"code": 1}, "fail"), (1, {"signal": 9}, "fail"), (1, {}, "inconclusive"),
+        (0, {}, "inconclusive"), (1, {"code": 0}, "pass"),
     ],
     ids=["failed", "killed", "nobody saw it", "nobody saw that of rank 0", "well"],
-)
+)  # fmt: skip
 def test_how_a_rank_of_a_command_ended_counts_where_it_is_told(
     rank: int, end: dict[str, int], outcome: str
 ) -> None:
@@ -517,3 +507,30 @@ def test_a_rank_that_wrote_nothing_is_not_covered(count: int, text: str) -> None
     less = facts.model_copy(update={"ranks": {**facts.ranks, "0": row}})
     found = evaluate_built_in("coverage", less, build_rules(order_of()))
     assert (found.outcome, found.evidence) == ("inconclusive", text)
+
+
+def test_either_witness_of_the_end_fails_completed() -> None:
+    """The order or exit.json makes an outcome known; without both nobody knows whose it was."""
+    order = order_of()
+    stalled = exit_record(OutcomeCode.STALLED, by=Actor.WATCHDOG)
+    facts = facts_of(record_of(order, exit=stalled))
+    gone = facts.model_copy(update={"exit": None})
+    found = {
+        name: evaluate_built_in("completed", *said).outcome
+        for name, said in {
+            "both": (facts, build_rules(order)),
+            "order alone": (gone, build_rules(order)),
+            "exit alone": (facts, build_rules(None)),
+            "neither": (gone, build_rules(None)),
+        }.items()
+    }
+    assert list(found.values()) == ["fail", "fail", "fail", "inconclusive"], found
+
+
+def test_an_attempt_of_one_step_must_show_that_step() -> None:
+    order = order_of(resume_step=STEPS - 1)
+    ranks = healthy_ranks(order)
+    assert outcomes(judged(record_of(order, ranks)))["completed"] == "pass"
+    drop(1, msg="step_end")(ranks)
+    drop(1, msg="progress")(ranks)
+    assert outcomes(judged(record_of(order, ranks)))["completed"] == "inconclusive"

@@ -29,6 +29,7 @@ from gonogo.judge.gate.conditions import (
     experiment_verdict,
     has_expired,
     in_state,
+    is_approval,
     met_beyond,
     missed,
     open_for,
@@ -223,13 +224,10 @@ def test_a_run_by_which_its_phase_does_not_pass_meets_nothing(verdict: Verdict |
 @pytest.mark.parametrize(
     ("changes", "beyond"),
     [
-        ({}, True),
-        ({"state": ConditionState.OPEN}, False),
-        ({"id": "extended:fast"}, False),
-        ({"evidence_from": None}, False),
-        ({"evidence_from": "smoke"}, False),
+        ({}, True), ({"state": ConditionState.OPEN}, False), ({"id": "extended:fast"}, False),
+        ({"evidence_from": None}, False), ({"evidence_from": "smoke"}, False),
     ],
-)
+)  # fmt: skip
 def test_a_phase_that_is_taken_over_leaves_what_later_phases_showed(
     changes: dict[str, Any], beyond: bool
 ) -> None:
@@ -247,11 +245,9 @@ ASKED = approval_condition("smoke", "extended")
 @pytest.mark.parametrize(
     ("expires_s", "waited_s", "expired"),
     [
-        (60.0, 59.9, False),
-        (60.0, 60.0, True),
-        (None, 1e9, False),
+        (60.0, 59.9, False), (60.0, 60.0, True), (None, 1e9, False),
     ],
-)
+)  # fmt: skip
 def test_an_approval_expires_by_the_clock_and_never_where_no_time_is_set(
     expires_s: float | None, waited_s: float, expired: bool
 ) -> None:
@@ -308,3 +304,22 @@ def test_what_follows_an_expiry_starts_nothing() -> None:
     assert action is not None
     assert (action.kind, action.verdict, action.reason) == ("await_decision", None, None)
     assert action.text == "nobody approved extended within 60 s"
+
+
+def test_an_approval_guards_its_phase_and_shares_no_id() -> None:
+    assert (ASKED.due, ASKED.evidence_from, ASKED.state) == ("extended", None, "open")
+    assert is_approval(ASKED)
+    assert not is_approval(ASKED.model_copy(update={"id": "smoke:approval"}))
+
+
+def test_a_condition_without_its_criterion_or_ranks_is_not_met() -> None:
+    rows = passing()
+    rules, facts = judged_by("extended", waiting=rows)
+    (row,) = rows
+    assert settle([row.model_copy(update={"criterion": None})], facts, rules, Verdict.GO) == []
+    assert settle(rows, facts.model_copy(update={"measures": {}}), rules, Verdict.GO) == []
+    unknown = rules.model_copy(update={"world_size": None})
+    assert settle(rows, facts, unknown, Verdict.GO) == []
+    alone = {"built_in": []}
+    assert settle(rows, facts, unknown.model_copy(update=alone), Verdict.GO) == []
+    assert len(settle(rows, facts, rules.model_copy(update=alone), Verdict.GO)) == 1

@@ -291,3 +291,9 @@ def test_of_a_script_that_evaluates_when_it_likes_nobody_knows_what_was_still_to
     lines = (progress(step).model_copy(update={"msg": "eval", "val_loss": 5.0}) for step in (2, 4))
     measure = build_measure(criterion, {0: RankSteps(lines)}, rules)
     assert not never_passes(criterion, measure, rules)
+
+
+def test_without_an_expected_rank_nothing_was_seen() -> None:
+    found = said({0: flat(5.0)}, world_size=0, pass_below=9.0)
+    assert (found.outcome, found.samples, found.observed) == ("inconclusive", 0, None)
+    assert "any rank" in found.evidence

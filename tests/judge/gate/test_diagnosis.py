@@ -232,3 +232,11 @@ def test_what_the_keeper_found_in_the_log_of_the_first_rank_that_failed_counts()
     facts = facts_of(record_of(order, exit=said))
     assert facts.failure == "lost_peer"
     assert diagnose(facts, build_rules(None)) == "lost_peer"
+
+
+def test_the_first_rank_reports_the_dtype_of_the_run() -> None:
+    facts = facts_with("non_finite")
+    (row,) = facts.identity.values()
+    identity = {"0": row, "1": row.model_copy(update={"dtype": "fp16"})}
+    found = diagnose(facts.model_copy(update={"identity": identity}), build_rules(None))
+    assert found == "non_finite_loss"

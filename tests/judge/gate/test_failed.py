@@ -37,20 +37,13 @@ def judged_as(code: OutcomeCode | None, *rows: dict[str, Any], **rules: Any) -> 
     [
         ({**SLOW, "severity": "conditional"}, COMPLETED, ["row"]),
         ({**SLOW, "severity": "required"}, COMPLETED, ["row"]),
-        ({**SLOW, "severity": "advisory"}, COMPLETED, []),
-        (GREY, COMPLETED, ["row"]),
+        ({**SLOW, "severity": "advisory"}, COMPLETED, []), (GREY, COMPLETED, ["row"]),
         ({**GREY, "grey": "conditional"}, COMPLETED, ["row"]),
-        ({**SLOW, "severity": "conditional"}, LOST, ["row"]),
-        (SLOW, LOST, ["row"]),
-        ({**SLOW, "pass_above": 1.0}, LOST, []),
-        (GREY, LOST, ["row"]),
-        (SLOW, NAN, ["row"]),
-        (LEARNS, LOST, ["row"]),
-        (LEARNS, NAN, ["row"]),
-        (DEAR, LOST, []),
-        (SLOW, None, []),
+        ({**SLOW, "severity": "conditional"}, LOST, ["row"]), (SLOW, LOST, ["row"]),
+        ({**SLOW, "pass_above": 1.0}, LOST, []), (GREY, LOST, ["row"]), (SLOW, NAN, ["row"]),
+        (LEARNS, LOST, ["row"]), (LEARNS, NAN, ["row"]), (DEAR, LOST, []), (SLOW, None, []),
     ],
-)
+)  # fmt: skip
 def test_what_a_run_has_failed_is_what_no_other_run_undoes(
     row: dict[str, Any], code: OutcomeCode | None, failed: list[str]
 ) -> None:
@@ -118,3 +111,31 @@ def test_an_open_condition_is_failed_by_the_run_that_was_to_meet_it(
     (criterion,) = build_rules(order).gate
     waits = OpenCondition(condition=condition, criterion=criterion)
     assert judged_as(code, conditions=[waits]).failed == failed
+
+
+@pytest.mark.parametrize(
+    ("code", "last", "skipped", "failed"),
+    [
+        (LOST, 11, True, ["coverage"]),
+        (LOST, 6, True, ["coverage"]),
+        (LOST, 5, True, []),  # most of its steps may still be taken
+        (LOST, 11, False, []),
+        (OutcomeCode.HALTED, 11, True, ["coverage"]),
+        (COMPLETED, 12, True, []),  # its verdict says so
+    ],
+)
+def test_an_ended_run_fails_by_steps_that_trained_nothing(
+    code: OutcomeCode, last: int, skipped: bool, failed: list[str]
+) -> None:
+    """A run that resumed from its checkpoint had too few steps to show it."""
+    ranks = healthy_ranks(order_of())
+    for rank in ranks:
+        kept = [line for line in rank.lines if line["step"] <= last]
+        rank.lines = kept if last == 12 else [line for line in kept if line["msg"] != "done"]
+        for line in rank.lines:
+            if line["msg"] == "progress":
+                line["skipped"] = skipped
+    rules = build_rules(order_of())
+    end = exit_record(code, by=Actor.INFRA)
+    facts = build_facts(record_of(order_of(), ranks, exit=end), rules)
+    assert judge(facts, rules).failed == failed

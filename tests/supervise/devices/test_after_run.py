@@ -51,12 +51,10 @@ def waited(changes: list[dict[str, Any]], **first: Any) -> tuple[list[str], dict
 @pytest.mark.parametrize(
     ("held", "said"),
     [
-        ({"used_mb": 900}, "900 MB"),
-        ({"pids": [77]}, "[77]"),
-        ({"used_mb": None}, "cannot be read"),
-        ({"lost": True}, "lost"),
+        ({"used_mb": 900}, "900 MB"), ({"pids": [77]}, "[77]"),
+        ({"used_mb": None}, "cannot be read"), ({"lost": True}, "lost"),
     ],
-)
+)  # fmt: skip
 def test_what_is_not_free_in_time_says_why(held: dict[str, Any], said: str) -> None:
     freed, left = waited([], **held)
     assert freed == []

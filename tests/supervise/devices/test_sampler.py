@@ -135,13 +135,11 @@ def test_a_driver_that_comes_back_is_sampled(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("watch", "expected"),
     [
-        ({}, EVERY_S),
-        ({"imbalance": {"over_s": 600}}, EVERY_S),
-        ({"imbalance": {"over_s": 2}}, 0.5),
-        ({"hardware": {"throttled_s": 8}}, 2.0),
+        ({}, EVERY_S), ({"imbalance": {"over_s": 600}}, EVERY_S),
+        ({"imbalance": {"over_s": 2}}, 0.5), ({"hardware": {"throttled_s": 8}}, 2.0),
         ({"imbalance": {"over_s": 0.1}}, 0.25),
     ],
-)
+)  # fmt: skip
 def test_a_rule_that_looks_at_less_time_gets_lines_more_often(
     watch: dict[str, Any], expected: float
 ) -> None:
@@ -158,12 +156,10 @@ def line(step: int, rank: int = 0) -> bytes:
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (b"", 0),
-        (line(3) + line(4), 4),
-        (line(3) + line(4)[:-1], 3),
+        (b"", 0), (line(3) + line(4), 4), (line(3) + line(4)[:-1], 3),
         (line(3) + b"nonsense\n" + line(2), 3),
     ],
-)
+)  # fmt: skip
 def test_the_step_is_read_from_the_last_lines(tmp_path: Path, data: bytes, expected: int) -> None:
     run = RunDir(tmp_path)
     run.heartbeat(0).write_bytes(data)

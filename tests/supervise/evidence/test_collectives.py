@@ -194,20 +194,11 @@ def _plan(fault: str, seed: int, *, mute: bool = False) -> Plan:
 @pytest.mark.parametrize(
     ("fault", "least"),
     [
-        ("healthy", 0),
-        ("kernel", 0),
-        ("device", 8),
-        ("sleep", 8),
-        ("gil", 0),
-        ("died", 0),
-        ("skip", 4),
-        ("extra", 2),
-        ("shape", 2),
-        ("dtype", 5),
-        ("op", 5),
+        ("healthy", 0), ("kernel", 0), ("device", 8), ("sleep", 8), ("gil", 0), ("died", 0),
+        ("skip", 4), ("extra", 2), ("shape", 2), ("dtype", 5), ("op", 5),
     ],
     ids=FAULTS,
-)
+)  # fmt: skip
 def test_whom_records_of_nccl_name_is_guilty(fault: str, least: int) -> None:
     """`least`: in so many of the runs a rank is named, at the least."""
     told, guilty_of = 0, {"healthy": set[int]()}

@@ -115,19 +115,14 @@ def test_a_plans_folder_stands_in_for_nothing_of_the_hosts_own(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("allowed", "program", "starts"),
     [
-        ("my.trainer", "my.trainer", True),
-        ("my.trainer", "my", False),
-        ("train.py", "train.py", True),
-        ("{cwd}/train.py", "train.py", True),
-        ("{cwd}/train.py", "./train.py", True),
-        ("{cwd}/train.py", "sub/../train.py", True),
-        ("{cwd}/train.py", "{cwd}/linked.py", True),
-        ("{cwd}/train.py", "other.py", False),
-        ("train.py", "/elsewhere/train.py", False),
-        ("any", "whatever", True),
+        ("my.trainer", "my.trainer", True), ("my.trainer", "my", False),
+        ("train.py", "train.py", True), ("{cwd}/train.py", "train.py", True),
+        ("{cwd}/train.py", "./train.py", True), ("{cwd}/train.py", "sub/../train.py", True),
+        ("{cwd}/train.py", "{cwd}/linked.py", True), ("{cwd}/train.py", "other.py", False),
+        ("train.py", "/elsewhere/train.py", False), ("any", "whatever", True),
         ("sh", "/bin/sh", True),
     ],
-)
+)  # fmt: skip
 def test_what_is_allowed_starts_by_whatever_path_it_is_called(
     allowed: str, program: str, starts: bool, tmp_path: Path
 ) -> None:

@@ -193,16 +193,11 @@ def test_records_of_several_lines_and_other_numbers_show_their_steps(shape: str)
 @pytest.mark.parametrize(
     "word",
     [
-        "Step {n} | loss:{x} lr:2e-05",
-        "step {n}: loss {x}",
-        "global_step={n} loss={x}",
-        "iter {n}: loss {x}, time 10ms",
-        "Iteration {n}, Loss = {x}",
-        "Step {n} | train_loss {x}",
-        "[{n}/40] loss: {x}",
-        "{{'loss': {x}, 'step': {n}}}",
+        "Step {n} | loss:{x} lr:2e-05", "step {n}: loss {x}", "global_step={n} loss={x}",
+        "iter {n}: loss {x}, time 10ms", "Iteration {n}, Loss = {x}", "Step {n} | train_loss {x}",
+        "[{n}/40] loss: {x}", "{{'loss': {x}, 'step': {n}}}",
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_bar_and_a_line_of_the_same_step_are_one_count(
     made: int, every: int, bars: int, word: str, first: int

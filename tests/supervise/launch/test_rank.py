@@ -44,13 +44,11 @@ def stamp(run_dir: Path, rank: int = 1) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("program", "code", "number"),
     [
-        ("print('hello')", 0, None),
-        ("raise SystemExit(7)", 7, None),
-        ("import os; os.kill(os.getpid(), 9)", None, 9),
-        ("import os; os.abort()", None, 6),
+        ("print('hello')", 0, None), ("raise SystemExit(7)", 7, None),
+        ("import os; os.kill(os.getpid(), 9)", None, 9), ("import os; os.abort()", None, 6),
     ],
     ids=["0", "7", "SIGKILL", "abort"],
-)
+)  # fmt: skip
 def test_exit_stamp_says_how_the_program_ended(
     tmp_path: Path, program: str, code: int | None, number: int | None
 ) -> None:

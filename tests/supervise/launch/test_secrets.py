@@ -66,17 +66,12 @@ def test_a_secret_that_is_not_there_or_no_secret_is_refused(tmp_path: Path, valu
 @pytest.mark.parametrize(
     ("name", "value", "refused"),
     [
-        ("HF_TOKEN", "hf_abc", True),
-        ("WANDB_API_KEY", "abc", True),
-        ("DB_PASSWORD", "abc", True),
-        ("HF_TOKEN", "secret:hub", False),
-        ("HF_TOKEN", "secret:../x", True),
-        ("NCCL_DEBUG", "secret:hub", True),
-        ("MY_NAME", "secret:hub", False),
-        ("TOKENIZERS_PARALLELISM", "false", False),
-        ("HF_TOKEN", "", False),
+        ("HF_TOKEN", "hf_abc", True), ("WANDB_API_KEY", "abc", True), ("DB_PASSWORD", "abc", True),
+        ("HF_TOKEN", "secret:hub", False), ("HF_TOKEN", "secret:../x", True),
+        ("NCCL_DEBUG", "secret:hub", True), ("MY_NAME", "secret:hub", False),
+        ("TOKENIZERS_PARALLELISM", "false", False), ("HF_TOKEN", "", False),
     ],
-)
+)  # fmt: skip
 def test_a_plan_holds_no_secret_in_clear(name: str, value: str, refused: bool) -> None:
     document = parse_plan(bundled_plan("demo")).model_dump(mode="json", exclude_unset=True)
     document["workload"] = {"command": ["train"], "env": {name: value}}

@@ -77,12 +77,10 @@ def test_devices_must_be_there_readable_and_nobodys(
 @pytest.mark.parametrize(
     ("free", "params", "expected"),
     [
-        (100 * checks.GB, 125_000_000, PASS),
-        (4 * checks.GB, 125_000_000, WARN),
-        (1 * checks.GB, 125_000_000, FAIL),
-        (50_000_000, None, FAIL),
+        (100 * checks.GB, 125_000_000, PASS), (4 * checks.GB, 125_000_000, WARN),
+        (1 * checks.GB, 125_000_000, FAIL), (50_000_000, None, FAIL),
     ],
-)
+)  # fmt: skip
 def test_the_disk_must_hold_a_checkpoint(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

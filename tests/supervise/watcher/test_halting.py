@@ -116,12 +116,10 @@ def finding(
 @pytest.mark.parametrize(
     ("severity", "act", "rounds"),
     [
-        (Severity.WARN, None, []),
-        (Severity.WARN, Act.PAGE, []),
-        (Severity.SUSPECT, None, ["stall"]),
-        (Severity.HALT, Act.PAGE, ["stall"]),
+        (Severity.WARN, None, []), (Severity.WARN, Act.PAGE, []),
+        (Severity.SUSPECT, None, ["stall"]), (Severity.HALT, Act.PAGE, ["stall"]),
     ],
-)
+)  # fmt: skip
 def test_what_does_not_end_a_run_asks_for_nothing(
     halting: Halting,
     evidence: EvidenceOnPaper,
@@ -285,14 +283,11 @@ def test_a_standing_suspicion_gets_further_rounds_until_its_rank_moves(
 @pytest.mark.parametrize(
     "keys",
     [
-        ["!decides", "later"],
-        ["warns", "!decides"],
-        ["waits", "!decides"],
-        ["pages", "waits", "!decides"],
-        ["?decides", "waits"],
+        ["!decides", "later"], ["warns", "!decides"], ["waits", "!decides"],
+        ["pages", "waits", "!decides"], ["?decides", "waits"],
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_the_first_halt_that_is_due_decides_once(
     tmp_path: Path, halting: Halting, keys: list[str], restarted: bool
 ) -> None:
@@ -471,14 +466,11 @@ def test_deaths_and_stalls_wait_for_a_later_sign_of_every_node(
 @pytest.mark.parametrize(
     ("time_left_s", "value", "near"),
     [
-        (9.0, 51.0, False),
-        (8.0, 52.0, True),
-        (3.5, 2.5, False),
-        (2.5, 3.5, True),
+        (9.0, 51.0, False), (8.0, 52.0, True), (3.5, 2.5, False), (2.5, 3.5, True),
         (None, 1.0, False),
     ],
     ids=["too early", "near", "less than half", "more than half", "without a limit"],
-)
+)  # fmt: skip
 def test_a_deadline_is_near_in_its_last_seconds_after_half_of_it(
     monkeypatch: pytest.MonkeyPatch, time_left_s: float | None, value: float, near: bool
 ) -> None:

@@ -57,12 +57,10 @@ def test_a_watcher_after_the_first_tells_it_no_second_time(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "text",
     [
-        "{",
-        '{"passed": true}',
-        '{"passed": true, "peak_flops": 0}',
+        "{", '{"passed": true}', '{"passed": true, "peak_flops": 0}',
         '{"passed": true, "peak_flops": NaN}',
     ],
-)
+)  # fmt: skip
 def test_no_peak_is_told_as_none(tmp_path: Path, text: str) -> None:
     peak = MeasuredPeak(written(tmp_path, text))
     assert peak.look(0.0) is None

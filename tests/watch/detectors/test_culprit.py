@@ -77,12 +77,10 @@ def test_positions_and_silence_tell_ranks_apart(ranks: list[RankStream], named: 
 @pytest.mark.parametrize(
     ("waiting", "named"),
     [
-        ({"r0": True, "r1": False, "r2": True}, 1),
-        ({"r0": False, "r1": False, "r2": True}, None),
-        ({"r0": True, "r1": True, "r2": True}, None),
-        ({"r1": False}, 1),
+        ({"r0": True, "r1": False, "r2": True}, 1), ({"r0": False, "r1": False, "r2": True}, None),
+        ({"r0": True, "r1": True, "r2": True}, None), ({"r1": False}, 1),
     ],
-)
+)  # fmt: skip
 def test_the_native_stack_outside_of_the_collective_is_the_culprits(
     waiting: dict[str, bool], named: int | None
 ) -> None:
@@ -93,14 +91,11 @@ def test_the_native_stack_outside_of_the_collective_is_the_culprits(
 @pytest.mark.parametrize(
     ("payload", "named"),
     [
-        ({"asked_mono": NOW, "only": 1}, 1),
-        ({"asked_mono": NOW, "unfinished": [1]}, 1),
-        ({"asked_mono": NOW, "behind": [1]}, 1),
-        ({"asked_mono": NOW - 100.0, "behind": [1]}, None),
-        ({"behind": [1]}, None),
-        ([1], None),
+        ({"asked_mono": NOW, "only": 1}, 1), ({"asked_mono": NOW, "unfinished": [1]}, 1),
+        ({"asked_mono": NOW, "behind": [1]}, 1), ({"asked_mono": NOW - 100.0, "behind": [1]}, None),
+        ({"behind": [1]}, None), ([1], None),
     ],
-)
+)  # fmt: skip
 def test_flight_recorders_of_now_name_a_rank(payload: Any, named: int | None) -> None:
     observed = {COLLECTIVES: Observed(mono=NOW, ts=0.0, payload=payload)}
     culprit = name(rank(0), rank(1), observed=observed)
@@ -110,13 +105,11 @@ def test_flight_recorders_of_now_name_a_rank(payload: Any, named: int | None) ->
 @pytest.mark.parametrize(
     ("state", "held_s", "named"),
     [
-        (ProcessState.STOPPED, 59.0, 0),
-        (ProcessState.DEAD, 59.0, 0),
-        (ProcessState.STOPPED, 20.0, 0),
-        (ProcessState.STOPPED, 2.0, 1),
+        (ProcessState.STOPPED, 59.0, 0), (ProcessState.DEAD, 59.0, 0),
+        (ProcessState.STOPPED, 20.0, 0), (ProcessState.STOPPED, 2.0, 1),
         (ProcessState.UNINTERRUPTIBLE, 59.0, 0),
     ],
-)
+)  # fmt: skip
 def test_a_process_that_has_been_held_is_the_culprit(
     state: ProcessState, held_s: float, named: int
 ) -> None:
@@ -217,3 +210,12 @@ def test_a_launcher_that_was_ended_is_named_with_its_node() -> None:
     world.steps(3)
     text = watch(world, interval_s=1.0).halts[0].text
     assert text == "the torchrun agent (node 1, host node2) was ended by SIGKILL"
+
+
+@pytest.mark.parametrize(
+    ("behind", "who"),
+    [(8, "one of ranks 0, 1, 2, 3, 4, 5, 6, 7"), (9, "a rank that nothing distinguishes")],
+)
+def test_at_most_eight_ranks_behind_are_listed(behind: int, who: str) -> None:
+    culprit = name(*(rank(number, step=40) for number in range(behind)), rank(behind))
+    assert culprit.who == who

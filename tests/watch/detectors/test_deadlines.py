@@ -66,21 +66,16 @@ def process(state: ProcessState, held_s: float) -> Processes:
 @pytest.mark.parametrize(
     ("section", "fields", "limit_s"),
     [
-        ("forward", {}, 60.0),
-        ("log", {}, 60.0),
-        (None, {}, 60.0),
-        ("data", {}, 300.0),
-        ("checkpoint", {}, 600.0),
-        ("eval", {}, 1800.0),
-        ("boot", {"steps": 0, "started_mono": None}, 300.0),
-        ("forward", {"steps": 0}, 900.0),
+        ("forward", {}, 60.0), ("log", {}, 60.0), (None, {}, 60.0), ("data", {}, 300.0),
+        ("checkpoint", {}, 600.0), ("eval", {}, 1800.0),
+        ("boot", {"steps": 0, "started_mono": None}, 300.0), ("forward", {"steps": 0}, 900.0),
         (None, {"steps": 1000}, 600.0),
     ],
-)
+)  # fmt: skip
 def test_a_silent_rank_halts_at_the_limit_of_its_place_when_its_peers_live(
     section: str | None, fields: dict[str, Any], limit_s: float
 ) -> None:
-    assert halts(look(AliveLost, [silent(section, limit_s - 0.25, **fields), peer()], {})) == []
+    assert halts(look(AliveLost, [silent(section, limit_s, **fields), peer()], {})) == []
     found = look(AliveLost, [silent(section, limit_s + 0.25, **fields), peer()], {})
     (halt,) = [finding for finding in found if finding.severity is Severity.HALT]
     assert (halt.detector, halt.rank, halt.section) == ("alive_lost", 0, section)
@@ -91,14 +86,11 @@ def test_a_silent_rank_halts_at_the_limit_of_its_place_when_its_peers_live(
 @pytest.mark.parametrize(
     ("state", "held_s", "expected"),
     [
-        (ProcessState.STOPPED, 61.0, [60.0]),
-        (ProcessState.STOPPED, 2.0, []),
-        (ProcessState.DEAD, 1.0, []),
-        (ProcessState.ALIVE, 61.0, []),
-        (ProcessState.UNINTERRUPTIBLE, 61.0, []),
-        (ProcessState.UNKNOWN, 61.0, []),
+        (ProcessState.STOPPED, 61.0, [60.0]), (ProcessState.STOPPED, 2.0, []),
+        (ProcessState.DEAD, 1.0, []), (ProcessState.ALIVE, 61.0, []),
+        (ProcessState.UNINTERRUPTIBLE, 61.0, []), (ProcessState.UNKNOWN, 61.0, []),
     ],
-)
+)  # fmt: skip
 def test_all_ranks_silent_at_once_is_unknown_unless_a_process_is_stopped(
     state: ProcessState, held_s: float, expected: list[float]
 ) -> None:
@@ -111,7 +103,7 @@ def test_all_ranks_silent_at_once_is_unknown_unless_a_process_is_stopped(
 def test_a_rank_without_sections_is_lost_once_it_has_been_stopped() -> None:
     ranks = [silent(None, 500.0, labelled=False), peer()]
     assert halts(look(AliveLost, ranks, {}, processes=process(ProcessState.STOPPED, 61.0))) == [60]
-    assert look(AliveLost, ranks, {}, processes=process(ProcessState.STOPPED, 59.0)) == []
+    assert look(AliveLost, ranks, {}, processes=process(ProcessState.STOPPED, 60.0)) == []
 
 
 def test_a_rank_that_speaks_again_is_forgiven_and_may_be_suspected_again() -> None:
@@ -208,13 +200,11 @@ def test_the_text_says_no_section_and_the_last_step() -> None:
 @pytest.mark.parametrize(
     ("waiting", "behind", "shown"),
     [
-        ((True, False), [], True),
-        ((None, False), [], False),
-        ((False, False), [], False),
+        ((True, False), [], True), ((None, False), [], False), ((False, False), [], False),
         ((False, False), [1], True),
     ],
     ids=["outside alone", "one is unknown", "both outside", "recorders name one"],
-)
+)  # fmt: skip
 def test_recorders_or_every_stack_must_show_a_minority_outside(
     waiting: tuple[bool | None, ...], behind: list[int], shown: bool
 ) -> None:
@@ -231,6 +221,11 @@ def test_recorders_or_every_stack_must_show_a_minority_outside(
         observed=observed,
     )
     assert corroborated(view, streams, NOW, silence=False) is shown
+
+
+def test_ranks_that_idle_where_pauses_are_usual_have_their_own_limit() -> None:
+    row = standing("data", for_s=121.0)
+    assert halts(look(SectionDeadline, [row], processes=unchanged(False))) == []
 
 
 @pytest.mark.parametrize(("step_s", "limit_s"), [(1.0, 120.0), (25.0, 150.0)])

@@ -217,19 +217,12 @@ def starts_at(*steps: int, every_s: float = 10_000.0) -> list[Start]:
 @pytest.mark.parametrize(
     ("steps", "before", "storm"),
     [
-        ((0, 0), 0, False),
-        ((0, 0, 0), 0, True),
-        ((20, 20, 20), 20, True),
-        ((20, 20, 21), 20, False),
-        ((21, 20, 20), 20, False),
-        ((10, 10, 10), 20, True),
-        ((5, 10, 10, 10), 0, False),
-        ((5, 10, 10, 10, 10), 0, True),
-        ((20, 5, 10, 15), 0, True),
-        ((5, 10, 15, 15), 0, False),
-        ((), 0, False),
+        ((0, 0), 0, False), ((0, 0, 0), 0, True), ((20, 20, 20), 20, True),
+        ((20, 20, 21), 20, False), ((21, 20, 20), 20, False), ((10, 10, 10), 20, True),
+        ((5, 10, 10, 10), 0, False), ((5, 10, 10, 10, 10), 0, True), ((20, 5, 10, 15), 0, True),
+        ((5, 10, 15, 15), 0, False), ((), 0, False),
     ],
-)
+)  # fmt: skip
 def test_three_attempts_without_a_higher_durable_step(
     steps: tuple[int, ...], before: int, storm: bool
 ) -> None:
@@ -281,15 +274,11 @@ def boots(ended: list[int], *, done: bool = False, resumed: int = 0) -> list[Fin
 @pytest.mark.parametrize(
     ("ended", "halts"),
     [
-        ([9, 9, 9, 9, 9, 9], 0),
-        ([9, 9, 9, 9, 9, 9, 9], 1),
-        ([9, 5, 3, 0, 8, 2, 9, 9], 1),
-        ([9, 9, 9, 9, 9, 10, 10, 10, 10, 10], 0),
-        ([0, 0, 0, 0, 0], 0),
-        ([0, 0, 0, 0, 0, 0], 1),
+        ([9, 9, 9, 9, 9, 9], 0), ([9, 9, 9, 9, 9, 9, 9], 1), ([9, 5, 3, 0, 8, 2, 9, 9], 1),
+        ([9, 9, 9, 9, 9, 10, 10, 10, 10, 10], 0), ([0, 0, 0, 0, 0], 0), ([0, 0, 0, 0, 0, 0], 1),
         ([3, 6, 9, 12, 15, 18, 21, 24], 0),
     ],
-)
+)  # fmt: skip
 def test_five_starts_in_place_that_get_no_further_halt(ended: list[int], halts: int) -> None:
     found = boots(ended)
     assert [(row.severity, row.threshold) for row in found] == [(Severity.HALT, 5.0)] * halts
@@ -371,14 +360,16 @@ def test_an_agent_that_was_asked_to_end_has_to_settle(signal: int, settles: bool
     assert finding.key.endswith("/agent")
 
 
-@pytest.mark.parametrize(("code", "after_s"), [(0, 5.0), (1, 0.0)])
+@pytest.mark.parametrize(
+    ("end", "after_s"), [({"code": 0}, 5.0), ({"code": 1}, 0.0), ({"signal": 15}, 0.5)]
+)
 def test_only_an_end_without_an_error_waits_for_last_lines_from_another_host(
-    code: int, after_s: float
+    end: dict[str, int], after_s: float
 ) -> None:
     world = World(order_of({}, nodes=2)).boot().steps(7)
     world.open_step()
     died = world.mono
-    world.probe(0, "dead", code=code)
+    world.probe(0, "dead", **end)
     for rank in world.ranks:
         rank.spend(8.0)
     (finding,) = watch(world).halts

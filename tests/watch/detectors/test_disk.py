@@ -71,8 +71,11 @@ NO_SPACE, READ_ONLY, QUOTA = (text for _, text in REFUSALS[:3])
     ("text", "free", "mb", "code"),
     [
         (NO_SPACE, 10.0, None, OutcomeCode.DISK_FULL),
+        (NO_SPACE, 63.9, 20.0, OutcomeCode.DISK_FULL),
+        (NO_SPACE, 64.0, 20.0, OutcomeCode.RESOURCE_LIMIT),
         (NO_SPACE, 999.0, 1_000.0, OutcomeCode.DISK_FULL),
         (NO_SPACE, 1_000.0, 1_000.0, OutcomeCode.RESOURCE_LIMIT),
+        (NO_SPACE, None, 1_000.0, OutcomeCode.RESOURCE_LIMIT),
         (QUOTA, 10.0, 1_000.0, OutcomeCode.RESOURCE_LIMIT),
         (READ_ONLY, 10.0, 1_000.0, OutcomeCode.RESOURCE_LIMIT),
     ],
@@ -101,17 +104,13 @@ def test_other_errors_are_not_the_disks(kind: str, text: str | None) -> None:
 @pytest.mark.parametrize(
     ("free", "mb", "found"),
     [
-        (5_000, 1_000, []),
-        (4_999, 1_000, [("warn", 5_000.0)]),
-        (5_000, 4_000, [("warn", 8_000.0)]),
-        (8_000, 4_000, []),
-        (1_000, 1_000, [("warn", 5_000.0)]),
-        (999, 1_000, [("warn", 5_000.0), ("halt", 1_000.0)]),
-        (0, 1_000, [("warn", 5_000.0), ("halt", 1_000.0)]),
-        (10, None, [("warn", 5_000.0)]),
+        (5_000, 1_000, []), (4_999, 1_000, [("warn", 5_000.0)]),
+        (5_000, 4_000, [("warn", 8_000.0)]), (8_000, 4_000, []),
+        (1_000, 1_000, [("warn", 5_000.0)]), (999, 1_000, [("warn", 5_000.0), ("halt", 1_000.0)]),
+        (0, 1_000, [("warn", 5_000.0), ("halt", 1_000.0)]), (10, None, [("warn", 5_000.0)]),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_room_is_held_against_the_last_checkpoint(
     free: float, mb: float | None, found: list[tuple[str, float]]
 ) -> None:
@@ -234,3 +233,16 @@ def test_a_long_refusal_is_cut_at_two_hundred_characters() -> None:
     world.ranks[0].say("error", type="OSError", text="Errno 30 " + "x" * 300)
     (halt,) = watch(world.steps(1)).halts
     assert halt.text.endswith("Errno 30 " + "x" * 191)
+
+
+@pytest.mark.parametrize(
+    ("free_files", "code"),
+    [(0, OutcomeCode.DISK_FULL), (15, OutcomeCode.DISK_FULL), (16, OutcomeCode.RESOURCE_LIMIT)],
+)
+def test_a_disk_without_inodes_is_full(free_files: int, code: OutcomeCode) -> None:
+    world = World(host_order()).boot().steps(2)
+    tell(world, disk=disk(50_000.0, free_files=free_files))
+    world.steps(1).ranks[0].say("error", type="OSError", text=NO_SPACE)
+    (halt,) = watch(world.steps(1)).halts
+    assert cause_of(halt) is code
+    assert halt.text.endswith(f"{free_files} inodes were free where the run writes")

@@ -62,16 +62,10 @@ def test_a_device_that_is_no_ranks_says_nothing_about_the_run() -> None:
 @pytest.mark.parametrize(
     ("counts", "halts"),
     [
-        ([0, 0, 0], False),
-        ([7, 7, 7], False),
-        ([None, None], False),
-        ([7, None, 7], False),
-        ([7, 3, 3], False),
-        ([0, 1], True),
-        ([7, None, 8], True),
-        ([7, 3, 4], True),
+        ([0, 0, 0], False), ([7, 7, 7], False), ([None, None], False), ([7, None, 7], False),
+        ([7, 3, 3], False), ([0, 1], True), ([7, None, 8], True), ([7, 3, 4], True),
     ],
-)
+)  # fmt: skip
 def test_uncorrectable_errors_halt_only_when_they_grow(
     counts: list[int | None], halts: bool
 ) -> None:
@@ -101,13 +95,11 @@ def test_a_device_held_down_by_heat_or_power_for_over_a_minute_warns_once(reason
 @pytest.mark.parametrize(
     "reasons",
     [
-        [HARMLESS] * 100,
-        [["hw_slowdown"]] * 12 + [[]] * 12 + [["hw_slowdown"]] * 12,
-        [*[["hw_slowdown"]] * 6, *[[]] * 6] * 30,
-        [["hw_slowdown"], None, None, None, None] * 20,
+        [HARMLESS] * 100, [["hw_slowdown"]] * 12 + [[]] * 12 + [["hw_slowdown"]] * 12,
+        [*[["hw_slowdown"]] * 6, *[[]] * 6] * 30, [["hw_slowdown"], None, None, None, None] * 20,
     ],
     ids=["a power cap", "with a break", "half", "too far apart"],
-)
+)  # fmt: skip
 def test_a_device_that_is_not_held_down_for_a_minute_is_silent(
     reasons: list[list[str] | None],
 ) -> None:
@@ -165,16 +157,11 @@ def used(
 @pytest.mark.parametrize(
     ("row", "warns"),
     [
-        ([95.0, 94.0], False),
-        ([100.0, 81.0], False),
-        ([100.0, 80.0], False),
-        ([80.0, 80.0], False),
-        ([100.0, 79.0], True),
-        ([79.0, 79.0], True),
-        ([96.0, 30.0], True),
+        ([95.0, 94.0], False), ([100.0, 81.0], False), ([100.0, 80.0], False),
+        ([80.0, 80.0], False), ([100.0, 79.0], True), ([79.0, 79.0], True), ([96.0, 30.0], True),
         ([0.0, 0.0], True),
     ],
-)
+)  # fmt: skip
 def test_low_or_unequal_utilisation_warns_once_and_never_halts(
     row: list[float | None], warns: bool
 ) -> None:
@@ -247,14 +234,10 @@ def test_a_device_below_the_least_beside_busy_ones_is_named() -> None:
 @pytest.mark.parametrize(
     ("util", "memory_mb", "kept"),
     [
-        (0.0, 0.0, [(0.0, 0.0)]),
-        (100.0, None, [(100.0, None)]),
-        (None, 0.5, [(None, 0.5)]),
-        (100.5, -1.0, []),
-        (150.0, 1.0, [(None, 1.0)]),
-        (-0.5, None, []),
+        (0.0, 0.0, [(0.0, 0.0)]), (100.0, None, [(100.0, None)]), (None, 0.5, [(None, 0.5)]),
+        (100.5, -1.0, []), (150.0, 1.0, [(None, 1.0)]), (-0.5, None, []),
     ],
-)
+)  # fmt: skip
 def test_a_reading_that_cannot_be_is_unknown(
     util: float | None, memory_mb: float | None, kept: list[tuple[float | None, float | None]]
 ) -> None:
@@ -324,3 +307,10 @@ def test_a_profile_with_devices_misses_reports_of_their_use(
     fold = used([[util, util]], fold=Fold(device_order(profile=profile)))
     found = [str(row.found) for row in not_observed(fold.state) if row.name == "imbalance"]
     assert ("no device reports how busy it is" in found) is missing
+
+
+@pytest.mark.parametrize("xid", [13, 31, 43])
+def test_an_xid_of_the_program_warns(xid: int) -> None:
+    (warning,) = Fold().devices([sample(T0, 0, xids=[xid])])
+    assert warning.severity is Severity.WARN
+    assert "program" in warning.text

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from gonogo.contract.finding import Severity, Source
-from gonogo.contract.heartbeat import Heartbeat
+from gonogo.contract.heartbeat import Heartbeat, Identity
 from gonogo.contract.records import Tick
-from gonogo.timeline.lines import Arrival
+from gonogo.timeline.lines import DIGEST_BYTES, Arrival, BootLines, LineRecord
 from gonogo.timeline.timeline import Unreadable
 from gonogo.watch.detectors.hygiene import Hygiene, Skews
 from gonogo.watch.fold import identity_ok
@@ -178,13 +178,10 @@ def test_a_person_is_paged_at_the_limit_of_a_nodes_silence(
 @pytest.mark.parametrize(
     ("count", "for_s", "opened", "warns"),
     [
-        (2, 9.0, True, False),
-        (3, 1.75, True, False),
-        (3, 2.0, True, True),
-        (1, 1.75, False, False),
-        (1, 2.0, False, True),
+        (2, 9.0, True, False), (3, 1.75, True, False), (3, 2.0, True, True),
+        (1, 1.75, False, False), (1, 2.0, False, True),
     ],
-)
+)  # fmt: skip
 def test_unreadable_lines_are_named_after_two_seconds(
     count: int, for_s: float, opened: bool, warns: bool
 ) -> None:
@@ -206,25 +203,70 @@ def test_a_difference_has_its_own_name_and_digests_are_cut() -> None:
 
 
 @pytest.mark.parametrize(
-    ("late_s", "arrival", "watched", "warns"),
+    ("late_s", "arrival", "watched", "right_every", "warnings"),
     [
-        (5.0, Arrival.NEW, True, True),
-        (5.25, Arrival.NEW, True, False),
-        (0.0, Arrival.LATE, True, False),
-        (0.0, Arrival.NEW, False, False),
+        (5.0, Arrival.NEW, True, 99, 21), (5.25, Arrival.NEW, True, 99, 0),
+        (0.0, Arrival.LATE, True, 99, 0), (0.0, Arrival.NEW, False, 99, 0),
+        (0.0, Arrival.NEW, True, 20, 0),
     ],
-)
+)  # fmt: skip
 def test_only_a_watcher_in_time_says_that_a_wall_clock_is_wrong(
-    late_s: float, arrival: Arrival, watched: bool, warns: bool
+    late_s: float, arrival: Arrival, watched: bool, right_every: int, warnings: int
 ) -> None:
     view, own, found = View(run=Run(order=order_of({}, world_size=1)), watched=watched), Skews(), 0
     for seq in range(1, 41):
         tick = Tick(n=seq, mono=NOW + seq, ts=EPOCH + seq, late_s=late_s)
         line = Heartbeat(
-            ts=EPOCH + seq + 9.0, mono=NOW + seq, pid=1, rank=0, boot="b", seq=seq, step=seq,
-            msg="alive",
+            ts=EPOCH + seq + 9.0 * bool(seq % right_every), mono=NOW + seq, pid=1, rank=0,
+            boot="b", seq=seq, step=seq, msg="alive",
         )  # fmt: skip
         beat = Beat(line=line, arrival=arrival, tick=tick)
         own, findings = Hygiene(view.run).observe_line(own, beat, view)
         found += len(findings)
-    assert bool(found) is warns
+    assert found == warnings
+
+
+def test_a_rank_whose_lines_are_all_refused_lost_none() -> None:
+    view = View(run=Run(order=order_of({})), lines={0: LineRecord()})
+    tick = Tick(n=1, mono=NOW, ts=EPOCH)
+    assert Hygiene(view.run).observe_tick(Skews(), tick, view)[1] == []
+
+
+def lines_up_to(top: int, **fields: Any) -> dict[int, LineRecord]:
+    """Lines of rank 0 up to `top`, of which the tenth is missing."""
+    held = BootLines()
+    for seq in (seq for seq in range(1, top + 1) if seq != 10):
+        held.take(seq, bytes(DIGEST_BYTES))
+    return {0: LineRecord(boot="boot", boots={"boot": held}, **fields)}
+
+
+@pytest.mark.parametrize(("top", "lost"), [(74, []), (75, [1.0])])
+@pytest.mark.parametrize("opened", [True, False], ids=["a stream", "no stream yet"])
+def test_a_hole_is_lost_beyond_64_lines(top: int, lost: list[float], opened: bool) -> None:
+    streams = [standing("forward", for_s=1.0)] if opened else []
+    found = look(Hygiene, streams, order=order_of({}), lines=lines_up_to(top))
+    assert [(row.value, row.threshold) for row in found] == [(value, 0.0) for value in lost]
+
+
+def test_peers_must_have_equal_parameter_counts() -> None:
+    world = World(order_of(identity=Identity(params=1_000_000)))
+    for rank, params in zip(world.ranks, (1_000_000, 1_000_001), strict=True):
+        rank.say("boot", params=params)
+    (halt,) = watch(world).halts
+    assert "rank 1 runs params 1000001, rank 0 says 1000000" in halt.text
+
+
+def test_lines_of_a_replaced_boot_are_refused() -> None:
+    world = run_of(3)
+    first = world.ranks[0]
+    old = [line.raw for line in first.lines]
+    first.boot, first.seq, first.step = "second", 0, 0
+    first.mono += 1.0
+    first.say("boot", **world.order.identity.model_dump(exclude_none=True))
+    first.lines += [Said(first.mono, raw) for raw in old]
+    first.lines.append(Said(first.mono, old[-1].replace(b'"seq": ', b'"seq": 99')))
+    found = watch(world)
+    assert found.state.streams[0].boot == "second"
+    assert found.state.view.lines[0].boots["boot0"].count == len(old) + 1
+    assert found.state.view.lines[0].stale == 1
+    assert found.halts == []

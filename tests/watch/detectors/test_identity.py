@@ -23,12 +23,10 @@ def test_the_ordered_identity_on_every_rank_is_let_go() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("config_digest", "d" * 64),
-        ("params", 254_499),
-        ("nsa_env", {}),
+        ("config_digest", "d" * 64), ("params", 254_499), ("nsa_env", {}),
         ("nsa_env", {"NSA_TB_DISABLE": "0"}),
     ],
-)
+)  # fmt: skip
 def test_any_difference_halts_before_the_first_step(name: str, value: Any) -> None:
     found = watch(World(order_of()).boot(**{name: value}).steps(3))
     (halt,) = found.halts

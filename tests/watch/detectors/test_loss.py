@@ -45,15 +45,12 @@ def test_the_first_bad_loss_halts_on_its_line(dtype: str | None, told: dict[str,
 @pytest.mark.parametrize(
     ("dtype", "told", "halts"),
     [
-        ("fp32", {}, True),
-        ("bf16", {"skipped": True}, True),
+        ("fp32", {}, True), ("bf16", {"skipped": True}, True),
         ("fp32", {"skipped": False, "loss_scale": 1024.0}, True),
-        ("fp32", {"skipped": True}, False),
-        ("fp32", {"loss_scale": 1024.0}, False),
-        (None, {}, False),
-        ("fp16", {}, False),
+        ("fp32", {"skipped": True}, False), ("fp32", {"loss_scale": 1024.0}, False),
+        (None, {}, False), ("fp16", {}, False),
     ],
-)
+)  # fmt: skip
 def test_a_bad_norm_halts_unless_a_scaler_may_have_skipped_the_step(
     dtype: str | None, told: dict[str, Any], halts: bool
 ) -> None:
@@ -87,18 +84,12 @@ def skipping(
 @pytest.mark.parametrize(
     ("pattern", "scale", "halts"),
     [
-        (".xx.xx.", None, []),
-        (".xxx", None, [4]),
-        (".x-x-x", None, [6]),
-        ("." + "x........." * 9, None, []),
-        ("." + "x........." * 10, None, [92]),
-        ("x" * 39 + "." * 20, None, []),
-        ("x" * 40, None, [40]),
-        ("x" * 20 + "." * 9, 2.0**32, []),
-        (".." + "x" * 14 + "." * 9 + "xx.", 2.0**16, []),
-        ("x" * 60, 2.0**60, [40]),
+        (".xx.xx.", None, []), (".xxx", None, [4]), (".x-x-x", None, [6]),
+        ("." + "x........." * 9, None, []), ("." + "x........." * 10, None, [92]),
+        ("x" * 39 + "." * 20, None, []), ("x" * 40, None, [40]), ("x" * 20 + "." * 9, 2.0**32, []),
+        (".." + "x" * 14 + "." * 9 + "xx.", 2.0**16, []), ("x" * 60, 2.0**60, [40]),
     ],
-)
+)  # fmt: skip
 def test_steps_that_a_scaler_skips(pattern: str, scale: float | None, halts: list[int]) -> None:
     assert skipping(pattern, scale=scale)[:1] == halts[:1]
 
@@ -155,13 +146,11 @@ def jump(height: float, first: int = 300, last: int = 10_000) -> Callable[[int],
 @pytest.mark.parametrize(
     "loss",
     [
-        with_noise(lambda n: 3.0 + max(0, n - 300) * 0.02),
-        with_noise(jump(2.5)),
-        with_noise(jump(0.6)),
-        with_noise(jump(5.0), sigma=0.4),
+        with_noise(lambda n: 3.0 + max(0, n - 300) * 0.02), with_noise(jump(2.5)),
+        with_noise(jump(0.6)), with_noise(jump(5.0), sigma=0.4),
     ],
     ids=["steady rise", "jump", "small jump", "noisy jump"],
-)
+)  # fmt: skip
 def test_a_loss_that_rises_and_stays_is_found_once(loss: Curve) -> None:
     (halt,) = divergence(loss, 900).halts
     assert 350 <= (halt.step or 0) <= 450
@@ -184,17 +173,9 @@ def test_a_loss_that_rises_and_stays_is_found_once(loss: Curve) -> None:
         lambda n: None if n % 2 else 3.0,
     ],
     ids=[
-        "falls",
-        "plateau",
-        "below the limit",
-        "noise",
-        "spike",
-        "decay",
-        "lucky",
-        "early",
-        "gaps",
+        "falls", "plateau", "below the limit", "noise", "spike", "decay", "lucky", "early", "gaps",
     ],
-)
+)  # fmt: skip
 def test_a_loss_that_does_not_stay_up_never_halts(loss: Curve) -> None:
     assert divergence(loss, 900).halts == []
 
@@ -240,22 +221,18 @@ def frozen(loss: Number, norm: Number, count: int, **fields: object) -> Fed:
 @pytest.mark.parametrize(
     ("loss", "norm", "found"),
     [
-        (lambda n: moving(min(n, 10)), moving, [(HALT, 49)]),
-        (lambda n: 4.2, moving, [(HALT, 40)]),
+        (lambda n: moving(min(n, 10)), moving, [(HALT, 49)]), (lambda n: 4.2, moving, [(HALT, 40)]),
         (moving, lambda n: moving(min(n, 10)), [(HALT, 109)]),
-        (lambda n: moving(n // 5), moving, []),
-        (lambda n: moving(n // 30), moving, []),
-        (lambda n: 0.0, moving, []),
-        (moving, lambda n: 0.7, []),
-        (moving, lambda n: moving(n) if n < 10 else 0.0, []),
-        (lambda n: None, lambda n: None, []),
+        (lambda n: moving(n // 5), moving, []), (lambda n: moving(n // 30), moving, []),
+        (lambda n: 0.0, moving, []), (moving, lambda n: 0.7, []),
+        (moving, lambda n: moving(n) if n < 10 else 0.0, []), (lambda n: None, lambda n: None, []),
         (lambda n: float("inf"), moving, []),
     ],
     ids=[
         *("loss", "constant loss", "norm", "refreshed", "refreshed rarely", "zero loss"),
         *("constant norm", "zero norm", "missing", "infinite"),
     ],
-)
+)  # fmt: skip
 def test_what_is_found(loss: Number, norm: Number, found: list[tuple[Severity, int]]) -> None:
     fed = frozen(
         loss,
@@ -290,15 +267,12 @@ def gradients(
 @pytest.mark.parametrize(
     ("norms", "loss", "found"),
     [
-        ([1.0, 0.0, 0.0, 0.0, 0.0], 3.0, [(HALT, 4)]),
-        ([1.0, 0.0, 0.0, 1.0, 0.0, 0.0], 3.0, []),
-        ([1.0, 0.0, None, 0.0, 0.0], 3.0, [(HALT, 5)]),
-        ([0.0] * 9, 3.0, []),
-        ([1.0, 0.0, 0.0, 0.0], 0.0, []),
-        ([1.0, -1.0, float("nan"), None], 3.0, []),
+        ([1.0, 0.0, 0.0, 0.0, 0.0], 3.0, [(HALT, 4)]), ([1.0, 0.0, 0.0, 1.0, 0.0, 0.0], 3.0, []),
+        ([1.0, 0.0, None, 0.0, 0.0], 3.0, [(HALT, 5)]), ([0.0] * 9, 3.0, []),
+        ([1.0, 0.0, 0.0, 0.0], 0.0, []), ([1.0, -1.0, float("nan"), None], 3.0, []),
     ],
     ids=["zeros", "two zeros", "null between", "never computed", "equal rewards", "no number"],
-)
+)  # fmt: skip
 def test_norms_of_zero(
     norms: list[float | None], loss: float, found: list[tuple[Severity, int]]
 ) -> None:
@@ -333,13 +307,11 @@ def looks(steps: tuple[int, ...], sound: tuple[int, ...] = (), **told: Any) -> F
     ("steps", "sound", "found"),
     [
         ((510, 560, 610), (), [(WARN, 610), (HALT, 610)]),
-        ((510, 530, 560, 590, 610), (), [(WARN, 610), (HALT, 610)]),
-        ((510, 560, 609), (), []),
-        ((400, 510, 560), (), []),
-        ((510, 560, 610), (585,), []),
+        ((510, 530, 560, 590, 610), (), [(WARN, 610), (HALT, 610)]), ((510, 560, 609), (), []),
+        ((400, 510, 560), (), []), ((510, 560, 610), (585,), []),
     ],
     ids=["apart", "between", "too near", "too early", "sound between"],
-)
+)  # fmt: skip
 def test_three_steps_fifty_apart_are_needed(
     steps: tuple[int, ...], sound: tuple[int, ...], found: list[tuple[Severity, int]]
 ) -> None:
@@ -351,16 +323,13 @@ def test_three_steps_fifty_apart_are_needed(
 @pytest.mark.parametrize(
     ("told", "severities"),
     [
-        ({"gate_collapse_frac": 0.6}, [WARN, HALT]),
-        ({"gate_collapse_frac": 0.5}, [WARN]),
+        ({"gate_collapse_frac": 0.6}, [WARN, HALT]), ({"gate_collapse_frac": 0.5}, [WARN]),
         ({"gate_collapse_frac": 0.0, "gate_entropy": 0.01}, []),
-        ({"gate_entropy": 0.17}, [WARN, HALT]),
-        ({"gate_entropy": 0.19}, []),
-        ({"gate_max": 0.95}, [WARN]),
-        ({"gate_entropy": 0.5, "gate_max": 0.95}, [WARN]),
+        ({"gate_entropy": 0.17}, [WARN, HALT]), ({"gate_entropy": 0.19}, []),
+        ({"gate_max": 0.95}, [WARN]), ({"gate_entropy": 0.5, "gate_max": 0.95}, [WARN]),
         ({"gate_entropy": float("nan")}, []),
     ],
-)
+)  # fmt: skip
 def test_the_share_of_layers_decides(told: dict[str, float], severities: list[Severity]) -> None:
     assert [row.severity for row in looks((510, 560, 610), **told).findings] == severities
 
@@ -382,17 +351,11 @@ def test_without_statistics_it_is_blind_and_says_so() -> None:
 @pytest.mark.parametrize(
     ("loss", "vocab", "resume_step", "warns"),
     [
-        (5.545, 256, None, False),
-        (6.5, 256, None, False),
-        (6.6, 256, None, True),
-        (4.5, 256, None, True),
-        (1.0, 1, None, False),
-        (1.0 + 1e-9, 1, None, True),
-        (9.0, None, None, False),
-        (9.0, 256, 20, False),
-        ("NaN", 256, None, False),
+        (5.545, 256, None, False), (6.5, 256, None, False), (6.6, 256, None, True),
+        (4.5, 256, None, True), (1.0, 1, None, False), (1.0 + 1e-9, 1, None, True),
+        (9.0, None, None, False), (9.0, 256, 20, False), ("NaN", 256, None, False),
     ],
-)
+)  # fmt: skip
 def test_the_first_loss_warns_where_it_is_not_that_of_an_untrained_model(
     loss: float | str, vocab: int | None, resume_step: int | None, warns: bool
 ) -> None:

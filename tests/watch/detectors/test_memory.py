@@ -16,6 +16,7 @@ from gonogo.contract.records import Tick
 from gonogo.watch.detectors.memory import (
     Growth,
     MemoryLeak,
+    Series,
     slope_above_zero,
     slope_of,
 )
@@ -249,17 +250,12 @@ def reserved(values: list[Any], watch: dict[str, Any] | None = None) -> Fold:
 @pytest.mark.parametrize(
     ("values", "halts"),
     [
-        ([60_000] * 9, False),
-        ([60_001, 60_001], False),
-        ([60_001] * 3, True),
+        ([60_000] * 9, False), ([60_001, 60_001], False), ([60_001] * 3, True),
         ([60_001, 60_001, 59_000, 60_001, 60_001], False),
-        ([60_001, None, 60_001, None, 60_001], True),
-        ([60_001, 60_001, "NaN", "Infinity"], False),
-        ([60_001, 60_001, 0, 60_001], False),
-        ([None] * 9, False),
-        ([0] * 9, False),
+        ([60_001, None, 60_001, None, 60_001], True), ([60_001, 60_001, "NaN", "Infinity"], False),
+        ([60_001, 60_001, 0, 60_001], False), ([None] * 9, False), ([0] * 9, False),
     ],
-)
+)  # fmt: skip
 def test_three_lines_running_above_the_limit_halt(values: list[Any], halts: bool) -> None:
     fold = reserved(values)
     assert fold.said() == [("memory_limit", "halt", 0)] * halts
@@ -282,13 +278,11 @@ def in_use(values: list[float | None], fold: Fold | None = None) -> Fold:
 @pytest.mark.parametrize(
     ("values", "halts"),
     [
-        ([61_000.0] * 3, True),
-        ([61_000.0, None, 61_000.0, 61_000.0], True),
-        ([61_000.0, 61_000.0, 100.0, 61_000.0, 61_000.0], False),
-        ([60_000.0] * 9, False),
+        ([61_000.0] * 3, True), ([61_000.0, None, 61_000.0, 61_000.0], True),
+        ([61_000.0, 61_000.0, 100.0, 61_000.0, 61_000.0], False), ([60_000.0] * 9, False),
         ([None] * 9, False),
     ],
-)
+)  # fmt: skip
 def test_where_lines_do_not_say_the_device_does(values: list[float | None], halts: bool) -> None:
     assert in_use(values).said() == [("memory_limit", "halt", 1)] * halts
 
@@ -394,3 +388,23 @@ def test_memory_of_zero_or_infinity_is_no_sample() -> None:
     for mb in (0.0, -1.0, math.inf, math.nan, None, 0.5, 1.0):
         grown.step(mb)
     assert grown.own.series["host"][0].number == 2
+
+
+def test_it_is_armed_by_sixteen_samples_of_every_fourth_step() -> None:
+    def armed_after(steps: int) -> bool:
+        world = World(order({"memory_leak": {"limit_mb": 9_000}, "slow": {"warmup_steps": 4}}))
+        return armed(watch(grow(world.boot(), steps, lambda rank, step: 1_000.0)).state)[
+            "memory_leak"
+        ]
+
+    assert [armed_after(67), armed_after(68)] == [False, True]
+
+
+@pytest.mark.parametrize(("per_step", "found_by"), [(1.0, 200), (0.1, 1500), (0.01, 20_000)])
+def test_a_slow_rise_is_found_at_a_wider_scale(per_step: float, found_by: int) -> None:
+    series = Series()
+    for step in range(1, found_by):
+        mb = 1000.0 + per_step * step
+        series = series.take(step, mb, least=16, most=64, rise_ratio=0.05)
+    assert series.slope == pytest.approx(per_step, rel=0.01)
+    assert len(series.scales[0]) == 64

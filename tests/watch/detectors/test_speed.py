@@ -8,7 +8,15 @@ import pytest
 
 from gonogo.contract.finding import Severity, Source
 from gonogo.contract.heartbeat import Identity
-from gonogo.watch.detectors.speed import ImplausibleSpeed, Loader, Straggler
+from gonogo.watch.detectors.speed import (
+    Fetch,
+    ImplausibleSpeed,
+    Loader,
+    Straggler,
+    limit_tok_s,
+    share_of,
+)
+from gonogo.watch.view import Run
 from tests.watch.steps import Ran, feed
 from tests.watch.streams import order_of
 
@@ -185,3 +193,67 @@ def test_a_cpu_is_allowed_four_times_its_measured_peak(peak: float, found: int) 
     order = gpu(None).order.model_copy(update={"profile": "cpu"})
     ran = Ran(order=order, peak_flops=peak * NEEDED).many(60, toks_per_s=TOKENS)
     assert len(feed(ImplausibleSpeed, ran).halts) == found
+
+
+def test_exactly_what_the_devices_can_multiply_is_possible() -> None:
+    fed = feed(ImplausibleSpeed, gpu(NEEDED).many(60, toks_per_s=TOKENS))
+    assert fed.halts == []
+
+
+@pytest.mark.parametrize(("reported", "found"), [(1.25, 0), (1.26, 1)])
+def test_exactly_the_ratio_of_the_plan_may_be_reported(reported: float, found: int) -> None:
+    order = order_of({"implausible_speed": {"differ_ratio": 0.25}})
+    ran = Ran(order=order, dt_s=1.02).many(60, toks_per_s=reported * 2048)
+    assert len(feed(ImplausibleSpeed, ran).halts) == found
+
+
+def test_steps_that_are_read_from_printed_lines_are_not_judged() -> None:
+    order = gpu(None).order.model_copy(update={"patterns": ["x"], "command": ["x"]})
+    ran = Ran(order=order, peak_flops=0.5 * NEEDED, labelled=False)
+    fed = feed(ImplausibleSpeed, ran.many(60, toks_per_s=100 * TOKENS))
+    assert fed.findings == []
+    assert "timed by when their lines were read" in str(fed.missing)
+    ran = Ran(order=order, peak_flops=0.5 * NEEDED).many(60, toks_per_s=TOKENS)
+    assert len(feed(ImplausibleSpeed, ran).halts) == 1, "with sections they are"
+
+
+@pytest.mark.parametrize(
+    ("params", "vocab", "dim", "multiplied"),
+    [
+        (1000, 10, 7, 930), (1000, None, 7, 1000), (1000, 10, None, 1000), (None, None, None, None),
+        (70, 10, 7, None),
+    ],
+)  # fmt: skip
+def test_embeddings_are_not_multiplied(
+    params: int | None, vocab: int | None, dim: int | None, multiplied: int | None
+) -> None:
+    run = Run(order=gpu(None, params, vocab=vocab, dim=dim).order)
+    mfu = run.watch.implausible_speed.mfu
+    limit = limit_tok_s(run, {"flops": 6e9, "of": "rented"})
+    assert limit == (None if multiplied is None else pytest.approx(mfu * 1e9 / multiplied))
+
+
+@pytest.mark.parametrize(("other", "rank"), [(0.25, None), (0.24, 1)])
+def test_no_rank_is_named_if_another_waits_half_as_long(other: float, rank: int | None) -> None:
+    fetches = [{"dt_fetch_s": other}, {"dt_fetch_s": 0.5}]
+    (finding, *_) = feed(Loader, Ran(ranks=2).many(100, dt_s=1.0, each=fetches)).findings
+    assert finding.rank == rank
+    assert finding.text.startswith("the ranks wait" if rank is None else "rank 1 waits")
+
+
+@pytest.mark.parametrize("wait_s", [1.0, 1.5])
+def test_a_step_that_is_all_waiting_has_no_time_of_its_own(wait_s: float) -> None:
+    ran = Ran(ranks=2)
+    for _ in range(400):
+        ran.step(dt_s=1.0, sections=[{"wait": wait_s}, {"wait": 0.1}])
+    assert feed(Straggler, ran).findings == []
+
+
+def test_the_text_of_a_straggler_counts_its_windows() -> None:
+    ran = lockstep_steps(lockstep_steps(Ran(ranks=2), 65, 1.0, 1.0), 192, 1.0, 1.5)
+    (warning,) = feed(Straggler, ran).findings
+    assert "1.50 times as long as the fastest rank, for 3 windows" in warning.text
+
+
+def test_without_steps_no_share_is_spent_on_data() -> None:
+    assert share_of([Fetch(0.0, 0.0)] * 3) == 0.0

@@ -81,13 +81,11 @@ def test_job_whose_nodes_answer_has_ended(state: str) -> None:
 @pytest.mark.parametrize(
     ("told", "proven"),
     [
-        ("IDLE+CLOUD+POWERED_DOWN", True),
-        ("IDLE+POWERING_DOWN", True),
-        ("IDLE*+CLOUD+POWERED_DOWN", False),
-        ("DOWN+CLOUD+POWERED_DOWN", False),
+        ("IDLE+CLOUD+POWERED_DOWN", True), ("IDLE+POWERING_DOWN", True),
+        ("IDLE*+CLOUD+POWERED_DOWN", False), ("DOWN+CLOUD+POWERED_DOWN", False),
         ("IDLE+DOWN", False),
     ],
-)
+)  # fmt: skip
 def test_a_node_that_slurm_had_nothing_for_and_switched_off_has_nothing_left_of_a_job(
     told: str, proven: bool
 ) -> None:
@@ -113,12 +111,10 @@ def test_job_of_a_node_that_may_train_on_is_unknown(state: str, nodes: dict[str,
 @pytest.mark.parametrize(
     ("state", "waits", "stands"),
     [
-        ("PENDING", True, False),
-        ("RUNNING", False, False),
-        ("COMPLETING", False, False),
+        ("PENDING", True, False), ("RUNNING", False, False), ("COMPLETING", False, False),
         ("SUSPENDED", False, True),
     ],
-)
+)  # fmt: skip
 def test_job_that_waits_or_runs_is_there_and_says_why(
     state: str, waits: bool, stands: bool
 ) -> None:
@@ -198,12 +194,9 @@ exit 7
 @pytest.mark.parametrize(
     ("nodes", "looks", "code", "begins"),
     [
-        (1, 2, 7, True),
-        (2, 0, 7, True),
-        (2, 2, 2, False),
-        (2, 124, 124, False),
+        (1, 2, 7, True), (2, 0, 7, True), (2, 2, 2, False), (2, 124, 124, False),
     ],
-)
+)  # fmt: skip
 def test_a_node_that_does_not_see_its_order_is_waited_for_by_none(
     tmp_path: Path, nodes: int, looks: int, code: int, begins: bool
 ) -> None:

@@ -34,11 +34,9 @@ def found(home: Path, wanted: str | None = None, **more: Any) -> tuple[str, ...]
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [
-        ("cpu:2", ("cpu:0", "cpu:1")),
-        ("cpu:0", ("cpu:0",)),
-        (None, ("cpu:0",)),
+        ("cpu:2", ("cpu:0", "cpu:1")), ("cpu:0", ("cpu:0",)), (None, ("cpu:0",)),
     ],
-)
+)  # fmt: skip
 def test_slots_of_a_host_without_gpus_are_those_that_are_named(
     tmp_path: Path, wanted: str | None, expected: tuple[str, ...]
 ) -> None:
@@ -48,15 +46,12 @@ def test_slots_of_a_host_without_gpus_are_those_that_are_named(
 @pytest.mark.parametrize(
     ("wanted", "visible", "expected"),
     [
-        (None, None, ("GPU-a", "GPU-b", "GPU-c")),
-        (None, "GPU-c,GPU-a", ("GPU-c", "GPU-a")),
-        (None, "2", ("GPU-c",)),
-        (None, "", ("cpu:0",)),
-        ("cuda:0,cuda:2", None, ("GPU-a", "GPU-c")),
-        ("GPU-b", None, ("GPU-b",)),
+        (None, None, ("GPU-a", "GPU-b", "GPU-c")), (None, "GPU-c,GPU-a", ("GPU-c", "GPU-a")),
+        (None, "2", ("GPU-c",)), (None, "", ("cpu:0",)),
+        ("cuda:0,cuda:2", None, ("GPU-a", "GPU-c")), ("GPU-b", None, ("GPU-b",)),
         ("GPU-b", "GPU-a,GPU-b", ("GPU-b",)),
     ],
-)
+)  # fmt: skip
 def test_gpus_are_uuids_inside_what_the_worker_was_given(
     tmp_path: Path,
     listing: None,

@@ -23,15 +23,12 @@ def beats(*lines: bytes, tokens: int | None = None) -> list[Heartbeat]:
 @pytest.mark.parametrize(
     ("lines", "theirs"),
     [
-        ([line(1.0, 1)], True),
-        ([b"torn", line(1.0, 1)], True),
-        ([b"[]", b'{"ts": 1, "step": 1}'], False),
-        ([line(1.0, 1, seq=1)], False),
-        ([line(1.0, 1, boot="b")], False),
-        ([line(1.0, 1), line(2.0, 2, boot="b", seq=1)], False),
+        ([line(1.0, 1)], True), ([b"torn", line(1.0, 1)], True),
+        ([b"[]", b'{"ts": 1, "step": 1}'], False), ([line(1.0, 1, seq=1)], False),
+        ([line(1.0, 1, boot="b")], False), ([line(1.0, 1), line(2.0, 2, boot="b", seq=1)], False),
         ([], False),
     ],
-)
+)  # fmt: skip
 def test_its_lines_have_neither_boot_nor_seq(lines: list[bytes], theirs: bool) -> None:
     assert is_predecessor([[], lines]) is theirs
 
@@ -63,12 +60,17 @@ def test_steps_between_two_lines_share_the_time_between_them() -> None:
     ("told", "ordered", "tokens"),
     [
         (2048.0, 4096, 4096),
-        (128.0, 4096, 256),
+        (2000.0, 4096, 4096),
+        (128.0, 4096, 256),  # a toy under the name of the model
         (128.0, None, 256),
         (2200.0, 4000, 4000),
+        (2210.0, 4000, 4420),
         (None, 4096, 4096),
         (1e300, 4096, 4096),
+        (1e12, 4096, 4096),
+        (1.5e12, 4096, 4096),
         (0.0, 4096, 4096),
+        (0.4, 4096, 1),
     ],
 )
 def test_tokens_are_those_that_the_reported_speed_implies(
@@ -82,3 +84,17 @@ def test_tokens_are_those_that_the_reported_speed_implies(
 def test_a_process_that_starts_again_begins_anew() -> None:
     again = line(100.0, 1, pid=2)
     assert read_lines(0, convert(0, [line(1.0, 5), again], None)).steps.steps.step_times() == {}
+
+
+def test_lines_of_one_moment_time_no_step() -> None:
+    assert [beat.msg for beat in beats(line(1.0, 1), line(1.0, 5))] == [
+        "progress",
+        "step_end",
+    ] * 2
+
+
+def test_a_line_may_omit_its_process() -> None:
+    rows = [{"ts": 1.0 + step, "step": step, "msg": "progress"} for step in (1, 2)]
+    lines = [json.dumps(row).encode() for row in rows]
+    assert is_predecessor([lines])
+    assert {(beat.pid, beat.boot) for beat in beats(*lines)} == {(0, "pid-0")}
