@@ -99,7 +99,7 @@ def test_a_killed_peer_is_named_with_its_last_line_in_verdict_show_and_alert(lab
     assert cause["line"] in log
     shown = gonogo(lab.stack.home, "show", experiment)
     assert words(f"rank1.log ends: {cause['line']}") in words(shown.stdout)
-    assert f"gonogo logs {run.id} --rank 1" in shown.stdout
+    assert f"gonogo logs run_{run.id[-8:]} --rank 1" in shown.stdout
     assert view.next[0].command == f"gonogo logs {run.id} --rank 1"
     alert = decision_text(experiment, "lab", parse_decision(json.dumps(decision)).decision, [])
     assert words(cause["line"]) in words(alert)
