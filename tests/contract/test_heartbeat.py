@@ -43,17 +43,10 @@ def test_a_loss_that_is_not_finite_comes_as_a_string_and_goes_as_one(
 @pytest.mark.parametrize(
     "fields",
     [
-        {"ts": "NaN"},
-        {"mono": None},
-        {"seq": -1},
-        {"seq": 2**53},
-        {"rank": "x"},
-        {"boot": None},
-        {"boot": "\ud800"},
-        {"tokens": 10**30},
-        {"params": -5},
+        {"ts": "NaN"}, {"mono": None}, {"seq": -1}, {"seq": 2**53}, {"rank": "x"}, {"boot": None},
+        {"boot": "\ud800"}, {"tokens": 10**30}, {"params": -5},
     ],
-)
+)  # fmt: skip
 def test_a_line_without_a_usable_clock_or_number_is_corrupt(fields: dict[str, Any]) -> None:
     with pytest.raises(Corrupt):
         parse_heartbeat(raw(**fields))

@@ -46,19 +46,12 @@ def test_a_path_names_a_location_and_back(path: str, location: tuple[str | int, 
 @pytest.mark.parametrize(
     ("path", "line"),
     [
-        ("v", 1),
-        ("workload.env.A", 3),
-        ("workload.env.B", 3),
-        ("phases.smoke", 6),
-        ("phases.smoke.env", 7),
-        ("phases.smoke.stepz", 6),
-        ("phases.smoke.gate.loss.finite.metric", 9),
-        ("phases.smoke.gate.speed.metric", 11),
-        ("phases.lunch.steps", 5),
-        ("profile", None),
-        ("", None),
+        ("v", 1), ("workload.env.A", 3), ("workload.env.B", 3), ("phases.smoke", 6),
+        ("phases.smoke.env", 7), ("phases.smoke.stepz", 6),
+        ("phases.smoke.gate.loss.finite.metric", 9), ("phases.smoke.gate.speed.metric", 11),
+        ("phases.lunch.steps", 5), ("profile", None), ("", None),
     ],
-)
+)  # fmt: skip
 def test_a_path_has_the_line_of_the_nearest_thing_that_is_there(
     path: str, line: int | None
 ) -> None:

@@ -220,13 +220,10 @@ def test_a_run_goes_only_to_a_worker_that_holds_the_labels_of_its_plan(still: Pl
 @pytest.mark.parametrize(
     ("plan", "free", "fits"),
     [
-        ("demo", ("cpu:0",), True),
-        ("demo", (), False),
-        ("m7c-125m", ("GPU-a", "GPU-b"), True),
-        ("m7c-125m", ("cuda:0",), False),
-        ("m7c-125m", ("cpu:0", "cpu:1"), False),
+        ("demo", ("cpu:0",), True), ("demo", (), False), ("m7c-125m", ("GPU-a", "GPU-b"), True),
+        ("m7c-125m", ("cuda:0",), False), ("m7c-125m", ("cpu:0", "cpu:1"), False),
     ],
-)
+)  # fmt: skip
 def test_a_plan_fits_the_devices_that_are_free(
     plan: str, free: tuple[str, ...], fits: bool
 ) -> None:

@@ -14,15 +14,10 @@ from service import text
 @pytest.mark.parametrize(
     ("seconds", "said"),
     [
-        (None, "–"),
-        (0.25, "0.25 s"),
-        (41.2, "41 s"),
-        (372.0, "6 min 12 s"),
-        (300 * 110.0, "9.2 h"),
-        (50_000 * 4096 / 38, "62.4 days"),
-        (math.inf, "–"),
+        (None, "–"), (0.25, "0.25 s"), (41.2, "41 s"), (372.0, "6 min 12 s"),
+        (300 * 110.0, "9.2 h"), (50_000 * 4096 / 38, "62.4 days"), (math.inf, "–"),
     ],
-)
+)  # fmt: skip
 def test_a_duration_is_said_as_people_say_it(seconds: float | None, said: str) -> None:
     assert text.duration(seconds) == said
 

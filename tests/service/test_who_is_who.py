@@ -130,12 +130,10 @@ def test_a_fresh_key_under_the_name_of_a_worker_that_has_one_buries_nothing(
 @pytest.mark.parametrize(
     ("worker", "home"),
     [
-        ("gpu-1-0a1b2c", "gpu-1-0a1b2c"),
-        ("gpu-1-0a1b2c-3", "gpu-1-0a1b2c"),
-        ("gpu-1", "gpu-1"),
+        ("gpu-1-0a1b2c", "gpu-1-0a1b2c"), ("gpu-1-0a1b2c-3", "gpu-1-0a1b2c"), ("gpu-1", "gpu-1"),
         ("node-3", "node-3"),
     ],
-)
+)  # fmt: skip
 def test_the_workers_of_one_home_share_its_key(worker: str, home: str) -> None:
     assert home_of_worker(worker) == home
 

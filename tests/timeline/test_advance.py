@@ -290,3 +290,8 @@ def test_only_time_outside_of_sections_is_time_apart() -> None:
     lines = [beat(1, 1, "step_start", 0.0, "data"), beat(2, 1, "step_end", 10.0)]
     assert after(lines).longest_apart_s == 0.0
     assert after([*lines, beat(3, 2, "step_start", 13.0, "data")]).longest_apart_s == 3.0
+
+
+def test_a_program_without_sections_always_computes() -> None:
+    assert RankStream(rank=0, labelled=False).computing
+    assert not RankStream(rank=0, labelled=True).computing

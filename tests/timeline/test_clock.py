@@ -96,3 +96,7 @@ def test_a_delayed_line_does_not_move_its_clock() -> None:
     ):
         clock.line(line(own), mono)
         assert clock.ranks[0].ahead_s == ahead_s
+
+
+def test_without_absences_no_clock_is_apart() -> None:
+    assert ActiveClock().apart_s(0) == 0.0

@@ -209,8 +209,9 @@ def test_white_space_around_a_line_is_ignored() -> None:
 def test_a_boot_may_begin_at_zero_and_that_line_may_come_late() -> None:
     _, arrivals = told(line(0), line(1), line(0), line(2))
     assert arrivals == ["new", "new", "duplicate", "new"]
-    _, arrivals = told(line(1), line(0))
+    late, arrivals = told(line(1), line(0))
     assert arrivals == ["new", "late"]
+    assert late.boots == told(line(0), line(1))[0].boots
 
 
 def test_the_digest_of_a_boot_chains_sixteen_bytes_of_each_line() -> None:

@@ -225,3 +225,14 @@ def test_time_between_two_processes_is_between_no_steps() -> None:
         )
     ]
     assert RankSteps(lines).steps.gaps() == {2: 0.5, 4: 0.25}
+
+
+def test_the_first_error_is_the_programs_own() -> None:
+    steps = RankSteps([beat(7, "error"), beat(5, "error"), beat(3, "loader_error")])
+    assert (steps.boots[0].error_seq, RankSteps([]).last_step) == (5, 0)
+
+
+def test_without_starts_a_step_takes_the_mean_between_two_ends() -> None:
+    ends = {1: 1.0, 2: 3.0, 4: 5.0, 5: 5.0}
+    steps = RankSteps([beat(n, "step_end", mono, step=n) for n, mono in ends.items()])
+    assert steps.mean_step_times() == {2: 2.0, 3: 1.0, 4: 1.0}

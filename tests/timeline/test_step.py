@@ -119,3 +119,9 @@ def test_the_oldest_steps_leave_a_full_window() -> None:
         kept = took[max(0, step - 256) : step]
         assert list(pace.times_s) == kept
         assert pace.median_s == statistics.median(kept)
+
+
+def test_only_a_single_step_has_its_own_time_and_an_even_window_a_middle() -> None:
+    pace = StepPace()
+    times = [pace.end(step, mono) for step, mono in ((1, 0.0), (2, 2.0), (4, 8.0), (5, 18.0))]
+    assert (times, pace.end(6, 19.0), pace.median_s) == ([None, 2.0, None, 10.0], 1.0, 2.5)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.errors import Corrupt, NotFound
 from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.contract.order import Order
 from gonogo.contract.records import Tick
 from gonogo.rundir import RunDir, save_json
@@ -291,3 +292,16 @@ def test_what_no_tick_brought_is_read_behind_a_line_that_outgrew_all_bounds(
 ) -> None:
     lines = [line for part in brought(tmp_path, MORE + b"\nb\n") for line in part]
     assert (b"".join(lines), lines[-1]) == (MORE + b"b", b"b")
+
+
+LONG = b"x" * (MAX_LINE_BYTES + 1)
+
+
+def test_what_outgrew_a_line_was_one_of_that_look_and_so_was_its_rest(tmp_path: Path) -> None:
+    written = LONG + b"y\nb\n"
+    assert brought(tmp_path, written, len(LONG), len(written)) == [[LONG], [b"y", b"b"]]
+    assert brought(tmp_path, b"a\n" + LONG, 2 + len(LONG)) == [[b"a"]]
+    assert brought(tmp_path, b"a\n" + LONG, 2 + len(LONG), 99 * len(LONG)) == [[b"a"], []]
+    longest = LONG[1:]
+    written = longest + b"\nb\n"
+    assert brought(tmp_path, written, len(longest), len(written)) == [[], [longest, b"b"]]

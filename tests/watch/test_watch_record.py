@@ -21,6 +21,8 @@ from gonogo.rundir import save_json
 from gonogo.watch.offline_fold import (
     AWAY_S,
     HOLE_S,
+    MOST_PROBLEMS,
+    Heard,
     WatchRecord,
     refold,
     tick_digest,
@@ -226,3 +228,27 @@ def test_beyond_the_end_no_tick_takes_back_how_a_rank_ended(
     chain = chain_of(*rows, sealed=1)
     assert any("another exit" in str(row.name) for row in chain.problems) is told
     assert not any("another exit" in str(row.name) for row in chain_of(*rows).problems)
+
+
+def test_of_many_problems_the_first_are_told() -> None:
+    chain = WatchRecord()
+    for number in range(1, MOST_PROBLEMS + 5):
+        chain.miss(number)
+    assert len(chain.problems) == MOST_PROBLEMS
+
+
+def test_of_each_device_the_first_count_of_errors_is_kept() -> None:
+    rows = [(0, "a", None), (0, "a", 2), (0, "a", 3), (None, "b", 1), (1, "b", 0)]
+    samples = [
+        {"ts": 0.0, "mono": 50.0 + number, "uuid": uuid, "rank": rank, "ecc_uncorrected": errors}
+        for number, (rank, uuid, errors) in enumerate(rows)
+    ]
+    chain = chain_of({"mono": 100.0, "observations": {"devices": samples}})
+    assert chain.device_errors == {(0, "a"): 2, (1, "b"): 0}
+
+
+def test_a_process_was_heard_from_the_first_tick_that_told_its_lines_to_the_last(
+    tmp_path: Path,
+) -> None:
+    record = record_of(looked(alone(seconds=4.0), 0.25, 1.0, 4.5).save(tmp_path))
+    assert record.heard == {0: Heard(T0 + 0.25, T0 + 4.5, 4.25)}

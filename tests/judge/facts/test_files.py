@@ -111,3 +111,10 @@ def test_a_part_that_is_gone_is_told_of(tmp_path: Path) -> None:
     (run_dir.path / "exit_node1.json").unlink()
     assert load_parts(files, known) == {}
     assert [row.name for row in files.unreadable] == ["exit_node1.json"]
+
+
+def test_a_file_that_is_not_there_cannot_be_read_to_its_end(tmp_path: Path) -> None:
+    files = RunFiles(tmp_path)
+    assert not files.is_readable("watch.jsonl")
+    (tmp_path / "watch.jsonl").write_bytes(TICKS)
+    assert files.is_readable("watch.jsonl")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.finding import Doubt
+from gonogo.contract.finding import Doubt, DoubtKind
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.judge.facts.contradictions import find_nothing_learned, find_unclear_learning
 from gonogo.judge.gate.rules import build_rules
@@ -207,3 +207,5 @@ def test_norms_that_are_not_numbers_are_not_compared() -> None:
     other = [9.0] * 11 + mine[11:20] + [NAN] * 10
     ranks = [rows(loss=MOVING[:30], grad_norm=row) for row in (mine, other)]
     assert [row.found for row in found(*ranks, backend="DDP")] == [11]
+    still = [rows(loss=MOVING[:30], grad_norm=[0.0] * 30)] * 2
+    assert [row for row in found(*still, backend="DDP") if row.kind is DoubtKind.RANKS_APART] == []

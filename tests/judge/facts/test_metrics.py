@@ -11,7 +11,7 @@ from gonogo.contract.facts import MeasureRow
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.observation import DeviceSample
 from gonogo.contract.order import Order
-from gonogo.judge.facts.metrics import may_be_sums
+from gonogo.judge.facts.metrics import may_be_sums, slope
 from gonogo.judge.facts.record import lay_over
 from gonogo.judge.gate.rules import build_rules
 from gonogo.timeline.rank_steps import RankSteps
@@ -226,3 +226,21 @@ def test_tokens_that_rise_on_three_of_four_steps_may_be_sums(tokens: list[int], 
         for step, count in enumerate(tokens, start=1)
     ]  # fmt: skip
     assert may_be_sums(RankSteps(lines), build_rules(None)) is sums
+
+
+@pytest.mark.parametrize(
+    ("pairs", "value"),
+    [
+        ([], 0.0), ([(4, 9.0)], 0.0), ([(1, 1.0), (3, 5.0)], 2.0),
+        ([(1, 1.0), (2, 3.0), (3, 2.0)], 0.5),
+    ],
+)  # fmt: skip
+def test_the_slope_is_that_of_least_squares(pairs: list[tuple[int, float]], value: float) -> None:
+    assert slope(pairs) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("gone", ["step_start", "step_end"])
+def test_without_a_start_or_an_end_nobody_knows_the_cost(gone: str) -> None:
+    ranks = healthy_ranks(order_of())
+    ranks[0].lines = [line for line in ranks[0].lines if line["msg"] != gone]
+    assert measured(ranks, "cost", aggregate="last").samples == 0

@@ -21,12 +21,10 @@ from tests.service.conftest import Plane
 @pytest.mark.parametrize(
     "url",
     [
-        "http://169.254.169.254/latest/meta-data/",
-        "http://[fe80::1]/",
-        "http://[::ffff:169.254.169.254]/",
-        "http://0.0.0.0/",
+        "http://169.254.169.254/latest/meta-data/", "http://[fe80::1]/",
+        "http://[::ffff:169.254.169.254]/", "http://0.0.0.0/",
     ],
-)
+)  # fmt: skip
 def test_no_webhook_leads_to_a_metadata_service(plane: Plane, url: str) -> None:
     answer = plane.call("POST", "/webhooks", json={"url": url})
     assert answer.status_code == 422
