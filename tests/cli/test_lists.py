@@ -85,17 +85,13 @@ def test_the_list_keeps_the_verdict_at_any_width(
 @pytest.mark.parametrize(
     ("options", "found"),
     [
-        (("--name", "SECOND"), ["second"]),
-        (("--label", "team=a"), ["first"]),
+        (("--name", "SECOND"), ["second"]), (("--label", "team=a"), ["first"]),
         (("--label", "team=a", "--label", "kind=x"), []),
-        (("--owner", "local admin"), ["second", "first"]),
-        (("--owner", "ann"), []),
-        (("--since", "1h", "--limit", "1"), ["second"]),
-        (("--since", "2999-01-01"), []),
-        (("--state", "finished"), ["first"]),
-        (("--state", "finished", "--name", "second"), []),
+        (("--owner", "local admin"), ["second", "first"]), (("--owner", "ann"), []),
+        (("--since", "1h", "--limit", "1"), ["second"]), (("--since", "2999-01-01"), []),
+        (("--state", "finished"), ["first"]), (("--state", "finished", "--name", "second"), []),
     ],
-)
+)  # fmt: skip
 def test_the_list_is_filtered(
     options: tuple[str, ...], found: list[str], plane: Plane, gonogo: Gonogo
 ) -> None:

@@ -64,9 +64,7 @@ def test_a_bar_that_is_shown_once_more_is_no_last_word_and_no_step(before: str) 
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("", ""),
-        (OOM, OOM),
-        (f"{OOM}halving the batch\n{VALUE}", VALUE),
+        ("", ""), (OOM, OOM), (f"{OOM}halving the batch\n{VALUE}", VALUE),
         (f"{OOM}{CHAIN}{VALUE}", f"{OOM}{CHAIN}{VALUE}"),
         (f"{VALUE}\n{OOM}{CHAIN}{VALUE}", f"{OOM}{CHAIN}{VALUE}"),
         (f"{OOM}step 8 loss 2.5\ngiving up\n", "giving up"),
@@ -74,14 +72,11 @@ def test_a_bar_that_is_shown_once_more_is_no_last_word_and_no_step(before: str) 
         (f"{OOM}step     8 | loss: 2.5\ngiving up\n", "giving up"),
         (f"{OOM}8> 2.5\ngiving up\n", "giving up"),
         (f"{VALUE}wandb: synced\n", f"{VALUE}wandb: synced"),
-        ("out of memory, halved\n" + "line\n" * 20, "line\n" * 10),
-        (f"{OOM}{PASSED_ON}", OOM),
-        (PASSED_ON, PASSED_ON),
-        (f"{OOM}{TORCHRUN}", OOM),
-        (f"{OOM}{TORCHRUN}trying again\n{VALUE}", VALUE),
-        (f"{OOM}{TORCHRUN}{PASSED_ON}", OOM),
+        ("out of memory, halved\n" + "line\n" * 20, "line\n" * 10), (f"{OOM}{PASSED_ON}", OOM),
+        (PASSED_ON, PASSED_ON), (f"{OOM}{TORCHRUN}", OOM),
+        (f"{OOM}{TORCHRUN}trying again\n{VALUE}", VALUE), (f"{OOM}{TORCHRUN}{PASSED_ON}", OOM),
     ],
-)
+)  # fmt: skip
 def test_only_what_it_ended_with_counts(text: str, error: str) -> None:
     assert last_error(text, steps=[re.compile(r"^(?P<step>\d+)> ")]) == error.strip("\n")
 

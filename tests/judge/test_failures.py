@@ -123,13 +123,9 @@ LOST = f"{HEAD}work.wait()\n{GLOO}\n"
 @pytest.mark.parametrize(
     "text",
     [
-        BAR + of_rank(1, OOM) + of_rank(0, LOST),
-        f"{BAR}\n" + of_rank(1, OOM) + of_rank(0, LOST),
-        of_rank(0, LOST) + of_rank(1, OOM),
-        BAR + of_rank(0, LOST) + of_rank(1, OOM),
-        f"{BAR}{OOM}",
-        "".join(f"(worker pid=7) {line}\n" for line in OOM.splitlines()),
-        f"\x1b[31m{OOM}\x1b[0m",
+        BAR + of_rank(1, OOM) + of_rank(0, LOST), f"{BAR}\n" + of_rank(1, OOM) + of_rank(0, LOST),
+        of_rank(0, LOST) + of_rank(1, OOM), BAR + of_rank(0, LOST) + of_rank(1, OOM), f"{BAR}{OOM}",
+        "".join(f"(worker pid=7) {line}\n" for line in OOM.splitlines()), f"\x1b[31m{OOM}\x1b[0m",
     ],
     ids=["bar glued", "bar above", "victim first", "bar at the victim", "one rank",
          "each line labelled", "coloured"],

@@ -54,13 +54,11 @@ def test_who_reads_no_further_ends_it_without_a_word(run_dir):
     ("arguments", "why"),
     [
         (["--bytes", "0"], "--bytes must be 1 to 63"),
-        (["--bytes", "64"], "--bytes must be 1 to 63"),
-        (["--bytes", "9", "--top-p", "2"], "top_p"),
-        (["--seed", "-1"], "--seed: expected a whole number"),
-        (["--colour", "red"], "--colour"),
+        (["--bytes", "64"], "--bytes must be 1 to 63"), (["--bytes", "9", "--top-p", "2"], "top_p"),
+        (["--seed", "-1"], "--seed: expected a whole number"), (["--colour", "red"], "--colour"),
     ],
     ids=lambda value: " ".join(value)[:20] if isinstance(value, list) else "",
-)
+)  # fmt: skip
 def test_what_cannot_be_served_is_one_line_and_code_4(run_dir, capsys, arguments, why):
     assert main([str(run_dir), *arguments]) == 4
     told = capsys.readouterr()

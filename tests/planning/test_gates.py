@@ -84,15 +84,13 @@ def test_a_criterion_that_the_profile_makes_senseless_is_refused_with_its_path()
 @pytest.mark.parametrize(
     ("said", "rank"),
     [
-        ({"pass_below": 1.0}, "max"),
-        ({"fail_above": 1.0}, "max"),
+        ({"pass_below": 1.0}, "max"), ({"fail_above": 1.0}, "max"),
         ({"pass_below": 1.0, "over_ranks": "min"}, "min"),
-        ({"pass_below": 1.0, "over_ranks": "mean"}, "mean"),
-        ({"pass_above": 1.0}, "min"),
+        ({"pass_below": 1.0, "over_ranks": "mean"}, "mean"), ({"pass_above": 1.0}, "min"),
         ({"aggregate": "all_finite"}, "min"),
         ({"metric": "toks_per_s", "pass_below": "profile"}, "max"),
     ],
-)
+)  # fmt: skip
 def test_by_default_a_bound_is_of_the_worst_rank(said: dict[str, Any], rank: str) -> None:
     """One rank whose steps were short passed an upper bound for all."""
     plan = bundled_plan("demo")

@@ -182,15 +182,12 @@ def rewritten(kept: Path, change: str) -> bytes:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ("text", "not a whole backup"),
-        ("cut", "not a whole backup"),
-        ("missing", r"not as it was made: signing\.key"),
-        ("unlisted", "backup.json is missing"),
-        ("outside", "not a whole backup"),
-        ("link", "not a whole backup"),
+        ("text", "not a whole backup"), ("cut", "not a whole backup"),
+        ("missing", r"not as it was made: signing\.key"), ("unlisted", "backup.json is missing"),
+        ("outside", "not a whole backup"), ("link", "not a whole backup"),
         ("newer", "newer than this one"),
     ],
-)
+)  # fmt: skip
 def test_what_is_not_whole_brings_nothing_back(
     kept: Path, tmp_path: Path, change: str, says: str
 ) -> None:

@@ -47,14 +47,12 @@ class Scalar:
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        (Scalar(0.5), 0.5),
-        (Scalar(math.nan), "NaN"),
+        (Scalar(0.5), 0.5), (Scalar(math.nan), "NaN"),
         ({"a": [Scalar(1.0), (True, None)]}, {"a": [1.0, [True, None]]}),
-        ("half a pair: \ud800", "half a pair: ?"),
-        (-math.inf, "-Infinity"),
+        ("half a pair: \ud800", "half a pair: ?"), (-math.inf, "-Infinity"),
     ],
     ids=["scalar", "scalar that is not finite", "nested", "no UTF-8", "infinite"],
-)
+)  # fmt: skip
 def test_what_scripts_pass_becomes_plain(value: object, expected: object) -> None:
     assert plain(value) == expected
     json.dumps(plain(value), allow_nan=False).encode()

@@ -297,7 +297,7 @@ def test_what_no_tick_brought_is_read_behind_a_line_that_outgrew_all_bounds(
 LONG = b"x" * (MAX_LINE_BYTES + 1)
 
 
-def test_what_outgrew_a_line_was_one_of_that_look_and_so_was_its_rest(tmp_path: Path) -> None:
+def test_an_overlong_line_and_its_rest_count_once(tmp_path: Path) -> None:
     written = LONG + b"y\nb\n"
     assert brought(tmp_path, written, len(LONG), len(written)) == [[LONG], [b"y", b"b"]]
     assert brought(tmp_path, b"a\n" + LONG, 2 + len(LONG)) == [[b"a"]]

@@ -88,3 +88,53 @@ def test_a_rank_stands_by_two_equal_readings_five_seconds_apart_and_of_late(
 ) -> None:
     found = read((T0, stack()), (T0 + apart_s, stack()))
     assert found.stands(0, T0, T0 + apart_s + later_s) is stands
+
+
+def test_a_dead_process_stays_dead() -> None:
+    found = probed((T0, DEAD), (T0 + 1.0, ALIVE)).of(0)
+    assert (found.state, found.dead_mono) == (DEAD, T0)
+
+
+def test_a_rank_stands_only_by_two_equal_readings() -> None:
+    assert not read((T0, stack())).stands(0, T0, T0)
+    assert not Processes().stands(0, T0, T0)
+    assert not read((T0, stack("a")), (T0 + 9.0, stack("b"))).stands(0, T0, T0 + 9.0)
+    assert not read((T0, stack(None)), (T0 + 9.0, stack(None))).stands(0, T0, T0 + 9.0)
+    both = read((T0, stack()), (T0 + 9.0, stack()))
+    assert both.stands(0, T0, T0 + 9.0)
+    assert not both.stands(0, T0 + 0.1, T0 + 9.0), "it moved since the first reading"
+
+
+def test_the_last_two_readings_count() -> None:
+    found = read((T0, stack("a")), (T0 + 1.0, stack("b")), (T0 + 7.0, stack("b")))
+    assert found.stands(0, T0, T0 + 7.0)
+    assert [row.mono for row in found.stacks[0]] == [T0 + 1.0, T0 + 7.0]
+
+
+@pytest.mark.parametrize(
+    ("first_s", "last_s", "apart_s", "idles"),
+    [
+        (1.0, 1.2, 5.0, True), (1.0, 1.25, 5.0, False), (1.0, 1.3, 5.0, False),
+        (None, 1.0, 5.0, False), (1.0, None, 5.0, False), (1.0, 1.0, 0.0, False),
+    ],
+)  # fmt: skip
+def test_a_rank_idles_below_a_twentieth_of_a_core(
+    first_s: float | None, last_s: float | None, apart_s: float, idles: bool
+) -> None:
+    found = read((T0, stack(cpu_s=first_s)), (T0 + apart_s, stack(cpu_s=last_s)))
+    assert found.idles(0) is idles
+
+
+def test_one_reading_does_not_show_an_idle_rank() -> None:
+    assert not read((T0, stack(cpu_s=0.0))).idles(0)
+    assert not Processes().idles(0)
+
+
+@pytest.mark.parametrize("waiting", [True, False, None])
+def test_a_rank_waits_as_its_last_reading_shows(
+    waiting: bool | None,
+) -> None:
+    found = read((T0, stack(waiting=not waiting)), (T0 + 1.0, stack(waiting=waiting)))
+    assert found.waits(0, T0 + 1.0) is waiting
+    assert found.waits(0, T0 + 1.1) is None
+    assert Processes().waits(0, T0) is None

@@ -230,14 +230,14 @@ def test_beyond_the_end_no_tick_takes_back_how_a_rank_ended(
     assert not any("another exit" in str(row.name) for row in chain_of(*rows).problems)
 
 
-def test_of_many_problems_the_first_are_told() -> None:
+def test_the_first_of_many_problems_are_kept() -> None:
     chain = WatchRecord()
     for number in range(1, MOST_PROBLEMS + 5):
         chain.miss(number)
     assert len(chain.problems) == MOST_PROBLEMS
 
 
-def test_of_each_device_the_first_count_of_errors_is_kept() -> None:
+def test_the_first_error_count_of_a_device_is_kept() -> None:
     rows = [(0, "a", None), (0, "a", 2), (0, "a", 3), (None, "b", 1), (1, "b", 0)]
     samples = [
         {"ts": 0.0, "mono": 50.0 + number, "uuid": uuid, "rank": rank, "ecc_uncorrected": errors}
@@ -247,7 +247,7 @@ def test_of_each_device_the_first_count_of_errors_is_kept() -> None:
     assert chain.device_errors == {(0, "a"): 2, (1, "b"): 0}
 
 
-def test_a_process_was_heard_from_the_first_tick_that_told_its_lines_to_the_last(
+def test_a_process_is_heard_from_its_first_tick_to_its_last(
     tmp_path: Path,
 ) -> None:
     record = record_of(looked(alone(seconds=4.0), 0.25, 1.0, 4.5).save(tmp_path))

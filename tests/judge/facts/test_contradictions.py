@@ -203,13 +203,11 @@ FAILED = OutcomeCode.NONZERO_EXIT
 @pytest.mark.parametrize(
     ("reason", "said", "watched", "found"),
     [
-        (OutcomeCode.COMPLETED, None, None, []),
-        (OutcomeCode.COMPLETED, {"code": 0}, CLEAN, []),
+        (OutcomeCode.COMPLETED, None, None, []), (OutcomeCode.COMPLETED, {"code": 0}, CLEAN, []),
         (OutcomeCode.COMPLETED, None, DIED, [("completed", "signal 9")]),
-        (FAILED, {"signal": 9}, DIED, []),
-        (FAILED, {"code": 3}, DIED, [("code 3", "signal 9")]),
+        (FAILED, {"signal": 9}, DIED, []), (FAILED, {"code": 3}, DIED, [("code 3", "signal 9")]),
     ],
-)
+)  # fmt: skip
 def test_how_torchrun_ended(
     reason: OutcomeCode,
     said: dict[str, int] | None,

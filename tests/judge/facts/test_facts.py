@@ -180,7 +180,7 @@ def test_a_finding_is_a_fact_without_its_times_and_texts() -> None:
     }  # fmt: skip
 
 
-def test_without_an_order_or_a_second_node_none_is_unchecked() -> None:
+def test_without_a_second_node_none_is_unchecked() -> None:
     for record in (record_of(), replace(record_of(), order=None)):
         found = facts_of(record).preflight
         assert found is not None

@@ -113,7 +113,7 @@ def test_a_part_that_is_gone_is_told_of(tmp_path: Path) -> None:
     assert [row.name for row in files.unreadable] == ["exit_node1.json"]
 
 
-def test_a_file_that_is_not_there_cannot_be_read_to_its_end(tmp_path: Path) -> None:
+def test_a_missing_file_is_not_readable(tmp_path: Path) -> None:
     files = RunFiles(tmp_path)
     assert not files.is_readable("watch.jsonl")
     (tmp_path / "watch.jsonl").write_bytes(TICKS)

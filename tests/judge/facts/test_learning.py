@@ -59,26 +59,20 @@ GRADIENT, VALIDATION = "the gradient norm", "the validation loss"
 @pytest.mark.parametrize(
     ("ranks", "doubts"),
     [
-        ([rows(loss=STILL)], [LOSS]),
-        ([rows(loss=STILL), rows(loss=STILL)], [LOSS]),
-        ([rows(loss=STILL[1:])], []),
-        ([rows(loss=STILL, grad_norm=[1.0] * 19 + [1.1])], []),
-        ([rows(loss=[0.0] * 40)], []),
-        ([rows(loss=[2.302585] * 40)], []),
-        ([rows(loss=[0.000123456] * 40)], []),
-        ([rows(loss=[1.00048828125] * 40)], [LOSS]),
+        ([rows(loss=STILL)], [LOSS]), ([rows(loss=STILL), rows(loss=STILL)], [LOSS]),
+        ([rows(loss=STILL[1:])], []), ([rows(loss=STILL, grad_norm=[1.0] * 19 + [1.1])], []),
+        ([rows(loss=[0.0] * 40)], []), ([rows(loss=[2.302585] * 40)], []),
+        ([rows(loss=[0.000123456] * 40)], []), ([rows(loss=[1.00048828125] * 40)], [LOSS]),
         ([rows(loss=MOVING, lr=[0.0] * 20)], [RATE]),
         ([rows(loss=MOVING, lr=[0.0] * 10 + [NAN, INF] * 5)], [RATE]),
         ([rows(loss=MOVING, lr=[0.0] * 10 + [1e-9] * 10)], []),
         ([rows(loss=MOVING, lr=[1e-3] * 5 + [-1e-4] * 15)], [RATE]),
         ([rows(loss=MOVING, grad_norm=[0.0] * 20)], [GRADIENT]),
         ([rows(loss=MOVING, grad_norm=[INF] * 20)], [GRADIENT]),
-        ([rows(loss=[5.0] * 12, skipped=True)], [UPDATE]),
-        ([rows(loss=[NAN] * 12)], [UPDATE]),
-        ([rows(loss=MOVING[:20], skipped=[False] * 10 + [True] * 10)], []),
-        ([], []),
+        ([rows(loss=[5.0] * 12, skipped=True)], [UPDATE]), ([rows(loss=[NAN] * 12)], [UPDATE]),
+        ([rows(loss=MOVING[:20], skipped=[False] * 10 + [True] * 10)], []), ([], []),
     ],
-)
+)  # fmt: skip
 def test_what_changed_nothing(ranks: list[Rows], doubts: list[str]) -> None:
     assert names(found(*ranks)) == doubts
 

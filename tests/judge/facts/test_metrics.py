@@ -240,7 +240,7 @@ def test_the_slope_is_that_of_least_squares(pairs: list[tuple[int, float]], valu
 
 
 @pytest.mark.parametrize("gone", ["step_start", "step_end"])
-def test_without_a_start_or_an_end_nobody_knows_the_cost(gone: str) -> None:
+def test_the_cost_needs_a_start_and_an_end(gone: str) -> None:
     ranks = healthy_ranks(order_of())
     ranks[0].lines = [line for line in ranks[0].lines if line["msg"] != gone]
     assert measured(ranks, "cost", aggregate="last").samples == 0

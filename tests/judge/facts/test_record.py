@@ -31,18 +31,13 @@ def test_two_different_lines_of_one_seq_are_two_writers() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        b"not json",
-        b"[1, 2]",
-        b"\xff\xfe{}",
-        b'{"v": 1}',
-        LINES[0][0][:-20],
+        b"not json", b"[1, 2]", b"\xff\xfe{}", b'{"v": 1}', LINES[0][0][:-20],
         LINES[0][4].replace(b'"seq":5', b'"seq":-5'),
         LINES[0][3].replace(b'"lr":', b'"tokens":1' + b"0" * 40 + b',"lr":'),
-        b'{"text": "' + b"x" * 70_000 + b'"}',
-        LINES[0][4].replace(b'"boot0"', b'"\\ud800"'),
+        b'{"text": "' + b"x" * 70_000 + b'"}', LINES[0][4].replace(b'"boot0"', b'"\\ud800"'),
     ],
     ids=["text", "list", "utf8", "fields", "torn", "seq", "huge", "long", "surrogate"],
-)
+)  # fmt: skip
 def test_what_is_no_heartbeat_is_counted_and_never_digested(line: bytes) -> None:
     read = read_lines(0, [*LINES[0], line])
     assert (read.steps.count, read.unreadable) == (len(LINES[0]), 1)

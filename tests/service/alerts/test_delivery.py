@@ -173,15 +173,12 @@ def test_an_alert_arrives_signed_with_its_id(plane: Plane, receiver: Receiver) -
 @pytest.mark.parametrize(
     ("types", "verdict", "wanted"),
     [
-        ([], "GO", True),
-        (["decision.made"], "GO", True),
-        (["decision.made:no_go"], "GO", False),
+        ([], "GO", True), (["decision.made"], "GO", True), (["decision.made:no_go"], "GO", False),
         (["decision.made:no_go"], "NO_GO", True),
-        (["decision.made:no_go", "run.lost"], None, False),
-        (["run.lost"], "NO_GO", False),
+        (["decision.made:no_go", "run.lost"], None, False), (["run.lost"], "NO_GO", False),
         (["decision.made:go"], "CONDITIONAL_GO", False),
     ],
-)
+)  # fmt: skip
 def test_a_subscription_may_ask_for_decisions_of_one_verdict(
     types: list[str], verdict: str | None, wanted: bool
 ) -> None:

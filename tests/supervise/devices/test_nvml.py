@@ -55,18 +55,15 @@ def test_xids_are_told_once_and_by_device() -> None:
 @pytest.mark.parametrize(
     ("function", "field"),
     [
-        ("nvmlDeviceGetUtilizationRates", "util"),
-        ("nvmlDeviceGetMemoryInfo", "mem_used_mb"),
-        ("nvmlDeviceGetClockInfo", "sm_clock_mhz"),
-        ("nvmlDeviceGetPowerUsage", "power_w"),
+        ("nvmlDeviceGetUtilizationRates", "util"), ("nvmlDeviceGetMemoryInfo", "mem_used_mb"),
+        ("nvmlDeviceGetClockInfo", "sm_clock_mhz"), ("nvmlDeviceGetPowerUsage", "power_w"),
         ("nvmlDeviceGetTemperature", "temp_c"),
         ("nvmlDeviceGetCurrentClocksThrottleReasons", "throttle"),
         ("nvmlDeviceGetTotalEccErrors", "ecc_uncorrected"),
-        ("nvmlDeviceGetRemappedRows", "remap_pending"),
-        ("nvmlDeviceRegisterEvents", "xids"),
+        ("nvmlDeviceGetRemappedRows", "remap_pending"), ("nvmlDeviceRegisterEvents", "xids"),
         ("nvmlEventSetWait_v2", "xids"),
     ],
-)
+)  # fmt: skip
 def test_one_call_that_fails_leaves_its_own_reading_unknown(function: str, field: str) -> None:
     calls = nvml(FakeNvml({function}))
     (device, _) = calls.devices()

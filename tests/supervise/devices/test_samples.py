@@ -44,17 +44,12 @@ def test_each_sample_is_seen_once_and_a_torn_line_waits_for_its_end(tmp_path: Pa
 @pytest.mark.parametrize(
     "odd",
     [
-        b"nonsense\n",
-        b"\n",
-        b"{}\n",
-        b"[1]\n",
-        b'{"v":1,"ts":1,"mono":NaN,"uuid":"GPU-a"}\n',
+        b"nonsense\n", b"\n", b"{}\n", b"[1]\n", b'{"v":1,"ts":1,"mono":NaN,"uuid":"GPU-a"}\n',
         b'{"v":1,"ts":1,"mono":"soon","uuid":"GPU-a"}\n',
-        b'{"v":1,"ts":1,"mono":2,"uuid":"GPU-a","xids":"79"}\n',
-        b"\xff\xfe\n",
+        b'{"v":1,"ts":1,"mono":2,"uuid":"GPU-a","xids":"79"}\n', b"\xff\xfe\n",
         b"x" * 300_000 + b"\n",
     ],
-)
+)  # fmt: skip
 def test_a_line_that_is_no_sample_hides_no_other(tmp_path: Path, odd: bytes) -> None:
     run = RunDir(tmp_path)
     run.devices.write_bytes(line(1.0) + odd + line(2.0))

@@ -91,16 +91,13 @@ def replace_by_pipe(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "text"),
     [
-        (truncate, "model.pt has 4999999 of 5000000 bytes"),
-        (flip, "model.pt has another SHA-256"),
-        (lose, "model.pt is missing"),
-        (tear_manifest, "manifest.json"),
-        (name_no_file, "names no file"),
-        (link_outside, "leads out"),
+        (truncate, "model.pt has 4999999 of 5000000 bytes"), (flip, "model.pt has another SHA-256"),
+        (lose, "model.pt is missing"), (tear_manifest, "manifest.json"),
+        (name_no_file, "names no file"), (link_outside, "leads out"),
         (replace_by_pipe, "no regular file"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
-)
+)  # fmt: skip
 def test_a_damaged_checkpoint_does_not(
     run_dir: RunDir, damage: Callable[[Path], None], text: str
 ) -> None:

@@ -168,17 +168,14 @@ def test_less_than_one_checkpoint_for_long_always_halts(rooms: list[float]) -> N
 @pytest.mark.parametrize(
     ("cadence", "looks", "halts"),
     [
-        ({"every_s": 3600.0, "every_steps": 4000}, 24, []),
-        ({}, 11, []),
-        ({}, 15, [("halt", 1_000.0)]),
-        ({"every_steps": 300}, 15, []),
-        ({"every_steps": 300}, 28, [("halt", 1_000.0)]),
-        ({"every_s": 150.0}, 15, []),
+        ({"every_s": 3600.0, "every_steps": 4000}, 24, []), ({}, 11, []),
+        ({}, 15, [("halt", 1_000.0)]), ({"every_steps": 300}, 15, []),
+        ({"every_steps": 300}, 28, [("halt", 1_000.0)]), ({"every_s": 150.0}, 15, []),
         ({"every_s": 150.0}, 28, [("halt", 1_000.0)]),
         ({"every_s": 300.0, "every_steps": 20}, 3, [("halt", 1_000.0)]),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_room_that_is_back_before_the_next_checkpoint_is_due_was_never_needed(
     cadence: dict[str, Any], looks: int, halts: list[tuple[str, float]]
 ) -> None:

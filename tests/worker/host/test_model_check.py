@@ -54,12 +54,10 @@ def test_a_pass_is_remembered_until_something_changes(store: ProbeStore) -> None
 @pytest.mark.parametrize(
     ("said", "on_cpu", "on_gpus"),
     [
-        ('{"passed": false, "text": "nan"}', FAIL, FAIL),
-        ('{"passed": "yes"}', FAIL, FAIL),
-        ("torn", WARN, FAIL),
-        ("[]", WARN, FAIL),
+        ('{"passed": false, "text": "nan"}', FAIL, FAIL), ('{"passed": "yes"}', FAIL, FAIL),
+        ("torn", WARN, FAIL), ("[]", WARN, FAIL),
     ],
-)
+)  # fmt: skip
 def test_only_its_word_passes(
     store: ProbeStore, said: str, on_cpu: CheckOutcome, on_gpus: CheckOutcome
 ) -> None:

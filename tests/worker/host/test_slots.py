@@ -116,13 +116,11 @@ def test_a_device_in_quarantine_is_not_free(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("profile", "ranks", "free", "expected"),
     [
-        ("cpu", 2, ("cpu:0", "cpu:1"), ("cpu:0",)),
-        ("cpu", 2, (), None),
-        ("h200", 2, ("GPU-a", "GPU-b", "GPU-c"), ("GPU-a", "GPU-b")),
-        ("h200", 2, ("GPU-a",), None),
+        ("cpu", 2, ("cpu:0", "cpu:1"), ("cpu:0",)), ("cpu", 2, (), None),
+        ("h200", 2, ("GPU-a", "GPU-b", "GPU-c"), ("GPU-a", "GPU-b")), ("h200", 2, ("GPU-a",), None),
         ("h200", 1, ("cpu:0",), None),
     ],
-)
+)  # fmt: skip
 def test_a_gpu_run_takes_a_device_a_rank_and_a_cpu_run_one_slot(
     profile: str, ranks: int, free: tuple[str, ...], expected: tuple[str, ...] | None
 ) -> None:

@@ -188,13 +188,11 @@ def test_an_old_attempt_does_not_mark_a_newer_ones_directory(
 @pytest.mark.parametrize(
     ("extra", "reported"),
     [
-        ({}, False),
-        ({"state": "running", "allowed": ["halt"]}, True),
-        ({"code": "stale_token"}, False),
-        ({"code": "stale_token", "token": ORDER.token}, False),
+        ({}, False), ({"state": "running", "allowed": ["halt"]}, True),
+        ({"code": "stale_token"}, False), ({"code": "stale_token", "token": ORDER.token}, False),
     ],
     ids=["bare", "past", "no number", "our number"],
-)
+)  # fmt: skip
 def test_a_409_of_a_proxy_is_an_outage(
     run_dir: RunDir,
     plane: FakeControlPlane,
