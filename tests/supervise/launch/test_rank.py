@@ -165,7 +165,7 @@ import os, subprocess, sys, time
 environ = {**os.environ, "RANK": "0", "LOCAL_RANK": "0"}
 rank = subprocess.Popen([sys.executable, "-c", environ["PROGRAM"]], env=environ)
 while rank.poll() is None:
-    time.sleep(0.1)
+    time.sleep(1)  # to read an end first takes longer on a busy host
 sys.exit(1)
 """
 UNTIL_FOUND = """
