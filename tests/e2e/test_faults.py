@@ -147,6 +147,7 @@ def test_a_slow_run_ends_with_a_checkpoint(lab: Lab) -> None:
     assert_dead_soon(broken, 2 * slowed + saved[-1]["dt"] + 3.0)
 
 
+@pytest.mark.long
 def test_a_loss_that_is_nan_halts_and_is_never_saved(lab: Lab) -> None:
     broken = break_run(lab, "nan:step=15")
     assert_no_go(broken, "non_finite", "policy")

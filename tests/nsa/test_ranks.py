@@ -52,6 +52,7 @@ def test_two_ranks_under_torchrun_wait_for_go_and_equal_one_rank_that_accumulate
     assert _comm_mb(alone) == [None] * 3
 
 
+@pytest.mark.long
 def test_halt_takes_all_ranks_out_at_the_same_step_and_the_run_resumes_exactly(
     make_order, launch_ranks, train_here
 ):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gonogo.contract.finding import Finding, Severity
 from gonogo.judge.directory import judge_directory
 from gonogo.rundir import RunDir, load_all_lines
@@ -31,6 +33,7 @@ def halts(run: Path) -> list[Finding]:
     return [row for row in found if row.severity is Severity.HALT]
 
 
+@pytest.mark.long
 def test_a_healthy_run_is_let_begin_and_passes_all_that_was_looked_at(tmp_path: Path) -> None:
     run = write_order(tmp_path / "run", go=False, **ALONE)
     with kept(run, "alone") as keeper:

@@ -175,6 +175,7 @@ def test_a_message_starts_a_run_and_a_killed_redis_stops_nothing(
     assert starts(home, first) == starts(home, second) == 1
 
 
+@pytest.mark.long
 def test_two_workers_start_a_run_once(
     home: Path, plane: FakeControlPlane, start_worker: StartWorker
 ) -> None:
