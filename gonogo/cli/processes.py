@@ -205,7 +205,7 @@ def demo(
         err.print(f"demo: {experiment} at {stack.url}", highlight=False)
         try:
             client.meanwhile = lambda: stack.tend(_say)
-            watch_experiment(client, experiment, meanwhile=client.meanwhile)
+            watch_experiment(client, experiment)
         except KeyboardInterrupt:
             err.print("\ndemo: ending with a checkpoint")
             gonogo = _in_home(home)

@@ -1,7 +1,7 @@
 """`gonogo watch`: follow an experiment live. Ctrl-C ends the watching, never the run."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -136,20 +136,13 @@ def plain_line(glance: Glance) -> str:
     return " | ".join([phase_strip(glance.experiment).plain.strip(), *parts_of(glance)])
 
 
-def watch_experiment(
-    client: Client,
-    experiment: str,
-    *,
-    quiet: bool = False,
-    meanwhile: Callable[[], None] = lambda: None,
-) -> ExperimentView:
+def watch_experiment(client: Client, experiment: str, *, quiet: bool = False) -> ExperimentView:
     """Follow an experiment on stderr until it finishes or waits for a person; return it."""
     glances = glances_of(client, experiment)
     if not err.is_terminal or err.is_dumb_terminal or quiet:
-        return _watch_lines(glances, meanwhile)
+        return _watch_lines(glances)
     with Live(console=err, auto_refresh=False) as live:
         for glance in glances:
-            meanwhile()
             live.update(render(glance), refresh=True)
     return glance.experiment
 
@@ -164,7 +157,7 @@ def following(name: str, again: str) -> Iterator[None]:
         raise typer.Exit(Exit.INTERRUPTED) from None
 
 
-def _watch_lines(glances: Iterator[Glance], meanwhile: Callable[[], None]) -> ExperimentView:
+def _watch_lines(glances: Iterator[Glance]) -> ExperimentView:
     """Print a line when something changed, and every few seconds the numbers."""
     shown, told, printed_at = None, None, float("-inf")
     for glance in glances:
@@ -178,7 +171,6 @@ def _watch_lines(glances: Iterator[Glance], meanwhile: Callable[[], None]) -> Ex
         if state != shown or time.monotonic() - printed_at > every_s:
             shown, printed_at = state, time.monotonic()
             print_lines([plain_line(glance)], err)
-        meanwhile()
     return glance.experiment
 
 

@@ -1,6 +1,8 @@
 """The client turns every answer into the contract's errors, and pages through collections."""
 
+import ssl
 from collections.abc import Callable
+from typing import Any
 
 import httpx
 import pytest
@@ -74,23 +76,29 @@ def test_no_answer_is_unavailable_and_says_how_to_start_the_service() -> None:
         client.get("/experiments")
 
 
-def test_while_a_service_that_has_answered_is_away_the_caller_is_called(
+def test_before_each_try_to_read_the_caller_may_start_the_service_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A demo runs the service too, and starts it again meanwhile."""
-    up = [True]
+    tries: list[int] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
-        if not up[0]:
+        if len(tries) == 2:
             raise httpx.ConnectError("refused", request=request)
         return httpx.Response(200, json={})
 
     monkeypatch.setattr("time.sleep", lambda _: None)
     with client_of(answer) as client:
-        client.meanwhile = lambda: up.insert(0, True)
+        client.meanwhile = lambda: tries.append(1)
         client.get("/experiments")
-        up[0] = False
         assert client.get("/experiments") == {}
+    assert len(tries) == 3
+
+
+@pytest.mark.parametrize("url", ["https://service", "HTTPS://service"])
+def test_certificates_are_checked_wherever_there_are_any(url: str) -> None:
+    with Client(url, None) as client:
+        transport: Any = client._http._transport
+        assert transport._pool._ssl_context.verify_mode == ssl.CERT_REQUIRED
 
 
 def test_pages_are_followed_to_the_end() -> None:
