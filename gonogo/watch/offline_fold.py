@@ -20,9 +20,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from pydantic import ValidationError
 
@@ -37,7 +37,6 @@ from gonogo.contract.records import (
     ExitRecord,
     FileSeal,
     LinesSeen,
-    NodeProbe,
     NodeState,
     ProcessState,
     RankProbe,
@@ -126,8 +125,8 @@ class WatchRecord:
     device_errors: dict[tuple[int, str], int] = field(default_factory=dict)
     """Rank and its device → uncorrectable memory errors in the first sample that counts them."""
     last: Tick | None = None
-    _silent_since: dict[int, float] = field(default_factory=dict)
-    """Node → clock of the tick that called it silent, while it is."""
+    _silent: set[int] = field(default_factory=set)
+    """Nodes that were silent at the last tick that names them."""
 
     def add_problem(self, kind: DoubtKind, **fields: object) -> None:
         """Keep a shortcoming; of more than `MOST_PROBLEMS` the first ones."""
@@ -148,10 +147,9 @@ class WatchRecord:
             self.chained = False
             self._broken("it does not follow from the one before it", number)
         passed_s = tick.mono - (tick.mono if self.last is None else self.last.mono)
-        gap_s = passed_s - (0.0 if self.last is None else tick.late_s)
-        if passed_s > AWAY_S or gap_s > HOLE_S:
-            absent_s = round(passed_s if passed_s > AWAY_S else gap_s)
-            self.add_problem(DoubtKind.WATCH_GAP, name=str(number), found=absent_s)
+        gap_s = passed_s if passed_s > AWAY_S else passed_s - tick.late_s
+        if gap_s > HOLE_S:
+            self.add_problem(DoubtKind.WATCH_GAP, name=str(number), found=round(gap_s))
         if passed_s < 0.0:
             self.chained = False
             self._broken("its clock runs backwards", number)
@@ -161,8 +159,13 @@ class WatchRecord:
         self._take_devices(tick, number)
         for probe in tick.ranks:
             self._take_probe(probe, number, beyond=beyond)
-        for node in tick.nodes:
-            self._take_node(node, tick.mono)
+        for node in self._silent:
+            self.silent_s[node] = self.silent_s.get(node, 0.0) + passed_s
+        for row in tick.nodes:
+            if row.state is NodeState.SILENT:
+                self._silent.add(row.node)
+            else:
+                self._silent.discard(row.node)
         agent = tick.agent
         if agent is not None and (agent.code is not None or agent.signal is not None):
             self.agent = ProcessExit(code=agent.code, signal=agent.signal)
@@ -199,15 +202,6 @@ class WatchRecord:
             self._broken("it gives the rank another exit", number, rank=probe.rank)
         self.probes[probe.rank] = end
 
-    def _take_node(self, probe: NodeProbe, mono: float) -> None:
-        """Keep for how long nothing came from a node, whose processes nobody observed then."""
-        if probe.state is NodeState.SILENT:
-            self._silent_since.setdefault(probe.node, mono)
-            return
-        since = self._silent_since.pop(probe.node, None)
-        if since is not None:
-            self.silent_s[probe.node] = self.silent_s.get(probe.node, 0.0) + mono - since
-
     def compare(self, tick: Tick, number: int, lines: Mapping[int, LineRecord]) -> None:
         """Compare what a tick had read with the lines up to there."""
         for name, seen in tick.lines.items():
@@ -222,16 +216,11 @@ class WatchRecord:
                 self.heard.setdefault(rank, Heard(tick.mono, tick.mono)).hear(seen, tick)
 
     def close(self, lines: Mapping[int, LineRecord]) -> None:
-        """End the record: a node that is silent now was so up to the last tick."""
+        """End the record: do its ticks reach every line?"""
         if self.last is None:
-            self.add_problem(DoubtKind.WATCH_BROKEN, name="the file holds no tick", found=1)
-        for node in list(self._silent_since):
-            mono = 0.0 if self.last is None else self.last.mono
-            self._take_node(NodeProbe(node=node, state=NodeState.HEARD), mono)
-        last = {rank: row.seen for rank, row in self.heard.items()}
-        self.reaches = all(
-            (seen := last.get(rank)) is not None and row.is_at(seen) for rank, row in lines.items()
-        )
+            self._broken("the file holds no tick", 1)
+        seen = {rank: row.seen for rank, row in self.heard.items() if row.seen is not None}
+        self.reaches = all(rank in seen and row.is_at(seen[rank]) for rank, row in lines.items())
 
 
 _PART = 2**20
@@ -337,11 +326,8 @@ class BroughtLines:
     def rest(self) -> Iterator[dict[int, list[bytes]]]:
         """Yield what no tick delivered, in parts."""
         for rank, file in self._files.items():
-            before = -1
-            while file.offset > before:
-                before = file.offset
-                if lines := file.read_up_to(before + _PART):
-                    yield {rank: lines}
+            while lines := file.read_up_to(file.offset + _PART):
+                yield {rank: lines}
 
 
 class _Tail:
@@ -392,8 +378,8 @@ def fold_recorded(
         record.take(tick, raw, number, beyond=sealed is not None and size > sealed.bytes)
         findings += fold(state, tick, files.lines_of(tick), sink)[1]
         record.compare(tick, number, view.lines)
-    last = record.last or Tick(n=0, mono=0.0, ts=0.0)
-    after = Tick(n=last.n + 1, mono=last.mono, ts=last.ts, interval_s=last.interval_s)
+    last = record.last or made_up(0.0, 0.0)
+    after = made_up(last.mono, last.ts)
     for beats in files.rest():
         parsed = {rank: view.parse(rank, rows, after.mono) for rank, rows in beats.items()}
         if any(parsed.values()):
@@ -414,8 +400,19 @@ def fold_recorded(
 INTERVAL_S = 0.25
 MOST_FOUND = 1000
 """Moments between two lines at which something is found."""
-_Placed = tuple[float, int, Line]
-"""When a line was written by the run's clock, its rank, and the line."""
+
+
+def made_up(mono: float, ts: float) -> Tick:
+    """Return a tick of no watcher."""
+    return Tick(n=0, mono=mono, ts=ts, interval_s=INTERVAL_S)
+
+
+class _Placed(NamedTuple):
+    """A line, and when it was written by the run's clock."""
+
+    clock: float
+    rank: int
+    line: Line
 
 
 def fold_by_clock(
@@ -424,13 +421,13 @@ def fold_by_clock(
     """Fold lines by their own clocks, with the time between them."""
     state, findings = start(order, watched=False), list[Finding]()
     ranks = [_placed(run_dir, rank, state.view) for rank in run_dir.ranks()]
-    merged = heapq.merge(*ranks, key=itemgetter(0))
+    merged = heapq.merge(*ranks, key=attrgetter("clock"))
     last: Tick | None = None
-    for _, rows in groupby(merged, lambda row: row[0] // INTERVAL_S):
+    for _, rows in groupby(merged, lambda row: row.clock // INTERVAL_S):
         beats: dict[int, list[Line]] = {}
         for clock, rank, line in rows:
             beats.setdefault(rank, []).append(line)
-            tick = Tick(n=0, mono=clock, ts=line.beat.ts, interval_s=INTERVAL_S)
+            tick = made_up(clock, line.beat.ts)
         if last is not None:
             findings += _pass_time(state, last, tick.mono)
         findings += fold_beats(state, tick, beats, sink)[1]
@@ -445,7 +442,7 @@ def _placed(run_dir: RunDir, rank: int, view: View) -> Iterator[_Placed]:
         for line in view.parse(rank, [raw], clock):
             beat = line.beat
             clock = max(clock, beat.mono + ahead_s.setdefault(beat.boot, beat.ts - beat.mono))
-            yield clock, rank, line
+            yield _Placed(clock, rank, line)
 
 
 def _pass_time(state: WatchState, last: Tick, until_mono: float) -> list[Finding]:
@@ -483,5 +480,4 @@ def watch_on(state: WatchState, *, now: float) -> list[Finding]:
         return []
     mono, ts = max(row.heard_mono for row in ranks), max(row.heard_ts for row in ranks)
     state.view.watched, state.view.at_end = False, True
-    last = Tick(n=1, mono=mono, ts=ts, interval_s=INTERVAL_S)
-    return _pass_time(state, last, mono + now - ts)
+    return _pass_time(state, made_up(mono, ts), mono + now - ts)

@@ -285,7 +285,7 @@ class View(Timeline):
             stream = self.streams.get(rank)
             if stream is None or not self.fresh([stream], mono):
                 return False
-        return process.state in HELD and (process.dead or process.held_s(mono) >= least_s)
+        return process.dead or process.held_s(mono) >= least_s
 
     def skip_silence(self, tick: Tick) -> Tick:
         """Return the tick in active time: the clock stops for a silence of all that ends now."""
@@ -308,9 +308,10 @@ class View(Timeline):
             return 0.0
         silent_s = mono - max(stream.heard_mono for stream in active)
         stood_s = mono - self._stepped_mono() + self._skipped_since_step()
-        if silent_s <= self.run.watch.alive_lost.suspect_s or stood_s > ALL_SILENT_S:
+        held = any(self.held(stream.rank, mono) for stream in active)
+        if held or silent_s <= self.run.watch.alive_lost.suspect_s or stood_s > ALL_SILENT_S:
             return 0.0
-        return 0.0 if any(self.held(stream.rank, mono) for stream in active) else silent_s
+        return silent_s
 
     def _stepped_mono(self) -> float:
         """Return when a rank that still runs ended a step last."""
@@ -322,8 +323,7 @@ class View(Timeline):
 
     def is_another(self, ranks: Iterable[int]) -> bool:
         """Whether a rank has begun a second training."""
-        streams = (self.streams.get(rank) for rank in ranks)
-        return any(stream is not None and stream.another for stream in streams)
+        return any(self.streams[rank].another for rank in ranks)
 
     def reads_output(self) -> bool:
         """Whether the lines were read from what the program printed."""
@@ -356,17 +356,16 @@ def found(
     at: float,
     text: str,
     stream: RankStream | None = None,
-    named: bool = True,
     **fields: Any,
 ) -> Finding:
     """Return a finding; `stream` names the culprit with its section, step and last advance.
 
-    Without `named` it accuses no rank. A halt acts now unless `act` says otherwise.
+    With `rank=None` it accuses no rank. A halt acts now unless `act` says otherwise.
     """
     order = view.run.order
     if stream is not None:
-        fields = {"since": stream.advanced_ts, **fields, "section": stream.section}
-        fields |= {"step": stream.step, "rank": stream.rank if named else None}
+        fields = {"since": stream.advanced_ts, "rank": stream.rank, **fields}
+        fields |= {"section": stream.section, "step": stream.step}
     if fields.get("act") is None and severity is Severity.HALT:
         fields["act"] = Act.NOW
     accused = fields.get("rank")

@@ -9,6 +9,7 @@ import pkgutil
 import pytest
 
 from gonogo import timeline
+from gonogo.contract.records import ProcessState
 from gonogo.watch import detectors
 from gonogo.watch.detector import Detector
 from gonogo.watch.registry import REGISTRY, Kind
@@ -17,7 +18,7 @@ MODULES = [
     f"{package.__name__}.{found.name}"
     for package in (detectors, timeline)
     for found in pkgutil.iter_modules(package.__path__)
-] + ["gonogo.watch.offline_fold"]
+] + ["gonogo.watch.offline_fold", "gonogo.watch.view"]
 NOT_NOTHING = {
     "lines.BootLines.chain": bytes(32),
     "loss.Overflows.searching": True,
@@ -27,6 +28,8 @@ NOT_NOTHING = {
     "offline_fold.WatchRecord.chained": True,
     "offline_fold.WatchRecord.digest": hashlib.sha256(b"").hexdigest(),
     "offline_fold.WatchRecord.reaches": True,
+    "view.Process.state": ProcessState.UNKNOWN,
+    "view.View.watched": True,
 }
 """Until something contradicts it; a loss scale is searched for at first, and a seq begins at 1."""
 NOTHING_YET = (-1, math.inf, -math.inf)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gonogo.contract.finding import Finding
@@ -34,14 +34,6 @@ def lines(rank: int, seq: int, mono: float, msg: str, **fields: Any) -> bytes:
         "boot": f"boot{rank}", "seq": seq, "section_seq": seq, **fields, "msg": msg,
     }  # fmt: skip
     return json.dumps(row).encode()
-
-
-def burst(rank: int, mono: float, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Samples of another node, five seconds apart by its own clock, which come together."""
-    return [
-        sample(mono + number / 1000, rank, own_mono=mono - 90_000.0 + 5.0 * number, **row)
-        for number, row in enumerate(rows)
-    ]
 
 
 class Fold:

@@ -33,12 +33,7 @@ def running(steps: int = 7) -> World:
 
 
 @pytest.mark.parametrize(
-    ("probe", "says"),
-    [
-        ({"signal": 9}, "SIGKILL"),
-        ({"code": 3}, "exit code 3"),
-    ],
-    ids=["kill", "exit3"],
+    ("probe", "says"), [({"signal": 9}, "SIGKILL"), ({"code": 3}, "exit code 3")]
 )
 def test_a_death_is_found_on_the_tick_that_sees_it(probe: dict[str, int], says: str) -> None:
     world = running()
@@ -117,16 +112,6 @@ def test_a_rank_that_failed_after_done_is_no_finding() -> None:
     world.probes.append((world.mono, {"agent": {"pid": 99, "state": "dead", "code": 1}}))
     world.ranks[0].mono += 2.0
     assert watch(world).findings == []
-
-
-def test_a_killed_agent_is_the_cause_of_its_ranks_deaths() -> None:
-    world = running()
-    world.probes.append((world.mono, {"agent": {"pid": 99, "state": "dead", "signal": 9}}))
-    world.probe(0, "dead", signal=9)
-    world.probe(1, "dead", signal=9)
-    (finding,) = watch(world).halts
-    assert finding.rank is None
-    assert "agent" in finding.text
 
 
 def agent_ends(world: World, **probe: int) -> World:
@@ -340,13 +325,15 @@ def test_without_a_last_step_the_text_names_none() -> None:
     assert finding.text == "rank 1 was ended by SIGSEGV at step 3"
 
 
-def test_a_launcher_ended_by_a_signal_ended_its_ranks() -> None:
-    world = commanded(2)
+@pytest.mark.parametrize("commands", [True, False])
+def test_a_launcher_ended_by_a_signal_ended_its_ranks(commands: bool) -> None:
+    world = commanded(2) if commands else running()
     world.probe(0, "dead", signal=9)
     world.probe(1, "dead", signal=9)
     world.probes.append((world.mono, {"agent": {"pid": 99, "state": "dead", "signal": 9}}))
     (finding,) = watch(world).halts
-    assert (finding.rank, "the command was ended" in finding.text) == (None, True)
+    who = "the command" if commands else "the torchrun agent"
+    assert (finding.rank, f"{who} was ended" in finding.text) == (None, True)
 
 
 @pytest.mark.parametrize(("signal", "settles"), [(15, True), (9, False)])
