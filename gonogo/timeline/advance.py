@@ -236,7 +236,7 @@ def _end_step(stream: RankStream, step: int, beat: Heartbeat) -> None:
 def _release(stream: RankStream, beat: Heartbeat) -> None:
     """Complete the steps whose numbers a line brings, or whose numbers will not come any more."""
     brings = beat.msg == _PROGRESS and beat.step in stream.ending
-    late = MOST_LATE if stream.reads_late or (brings and beat.step < stream.step) else 0
+    late = MOST_LATE if stream.reads_late else 0
     for step in list(stream.ending):
         if brings and step == beat.step:
             stream.ending[step].progress = beat
@@ -256,10 +256,13 @@ def _place(stream: RankStream, beat: Heartbeat, mono: float, *, resets: bool) ->
     if resets:
         stream.compute_s = 0.0
     else:
-        computes_s = tail_s if section in COMPUTE_SECTIONS else 0.0
-        stream.compute_s = stream.computed_s(mono - tail_s) + computes_s
-    if before in NON_TRAINING_SECTIONS or section in NON_TRAINING_SECTIONS or beat.msg in _PAUSES:
-        _exclude(stream, beat, max(0.0, since_s - tail_s), tail_s)
+        stream.compute_s = stream.computed_s(mono - tail_s) + tail_s * (section in COMPUTE_SECTIONS)
+    if before in NON_TRAINING_SECTIONS:
+        stream.pace.excluded_s += since_s - tail_s
+    if section in NON_TRAINING_SECTIONS:
+        stream.pace.excluded_s += tail_s
+    elif beat.msg in _PAUSES:
+        _exclude_told(stream, beat)
     if before not in NAMED_SECTIONS and (moved or resets):
         apart_s = beat.mono - tail_s - max(stream.section_began, stream.pace.last_mono)
         stream.longest_apart_s = max(stream.longest_apart_s, apart_s)
@@ -273,18 +276,11 @@ def _place(stream: RankStream, beat: Heartbeat, mono: float, *, resets: bool) ->
     stream.section_mono, stream.section_began = mono - tail_s, beat.mono - tail_s
 
 
-def _exclude(stream: RankStream, beat: Heartbeat, before_s: float, tail_s: float) -> None:
-    """Take the time since the line before out of the step time where the rank did not train.
-
-    A checkpoint or eval line may report seconds (`dt`) that no section of that name has shown.
-    """
-    if stream.section in NON_TRAINING_SECTIONS:
-        stream.pace.excluded_s += before_s
-    if beat.section in NON_TRAINING_SECTIONS:
-        stream.pace.excluded_s += tail_s
-    elif beat.msg in _PAUSES and all(name != beat.msg for name, _ in stream.section_times):
-        dt = beat.dt or 0.0
-        stream.pace.excluded_s += dt if 0.0 < dt < math.inf else 0.0
+def _exclude_told(stream: RankStream, beat: Heartbeat) -> None:
+    """Take seconds that a checkpoint or eval line reports, and no such section, out of a step."""
+    dt = beat.dt or 0.0
+    if 0.0 < dt < math.inf and beat.msg not in dict(stream.section_times):
+        stream.pace.excluded_s += dt
 
 
 def _leave_pause(stream: RankStream, mono: float, own_mono: float) -> None:

@@ -21,22 +21,12 @@ import pytest
 from gonogo.contract.canonical import wire_line
 from gonogo.contract.errors import GonogoError
 from gonogo.contract.order import Order
-from gonogo.contract.records import (
-    FileSeal,
-    Tick,
-)
+from gonogo.contract.records import FileSeal, Tick
 from gonogo.judge.directory import judge_directory
 from gonogo.judge.facts.record import load_run
 from gonogo.rundir import iter_lines, save_json
 from gonogo.watch.offline_fold import tick_digest, tick_line
-from tests.data.make_runs import (
-    EPOCH,
-    Rank,
-    exit_of,
-    healthy_ranks,
-    order_of,
-    save_run,
-)
+from tests.data.make_runs import EPOCH, Rank, exit_of, healthy_ranks, order_of, save_run
 from tests.judge.runs import facts_of
 
 Edit = Callable[[Path], None]

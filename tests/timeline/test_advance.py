@@ -186,6 +186,7 @@ def test_a_second_boot_line_counts_only_before_the_first_step_end() -> None:
 def test_steps_before_the_first_opened_one_are_completed() -> None:
     stream = after([beat(1, 5, "step_start", 0.0, "data")])
     assert (stream.from_step, stream.completed, stream.started_mono) == (4, 4, 0.0)
+    assert stream.places == ("data",)
 
 
 def test_only_numbers_that_come_late_show_that_a_rank_reads_late() -> None:
@@ -251,8 +252,9 @@ def test_what_a_first_line_says_of_steps_before_it(msg: str, step: int, complete
 
 
 def test_progress_ends_steps_only_of_a_program_without_sections() -> None:
-    lines = [beat(1, 0, "boot", 0.0), *(beat(n + 1, n, "progress", float(n)) for n in (1, 2, 3))]
-    assert (plain(*lines).completed, plain(*lines).completed_steps) == (3, 3)
+    steps = enumerate((2, 5, 5, 9), start=2)
+    lines = [beat(1, 0, "boot", 0.0), *(beat(n, step, "progress", float(n)) for n, step in steps)]
+    assert (plain(*lines).completed, plain(*lines).completed_steps) == (9, 3)
     stream = after([*FIRST, beat(4, 2, "progress", 2.0, "data")])
     assert (stream.completed, stream.completed_steps) == (1, 1)
 
@@ -272,8 +274,11 @@ def test_the_step_of_the_first_line_is_not_started_again() -> None:
 
 
 def test_a_section_that_is_entered_again_begins_again() -> None:
-    stream = after([*FIRST, beat(4, 2, "section", 5.0, "data")])
-    assert stream.section_mono == 5.0
+    again = beat(4, 2, "section", 5.0, "data").model_copy(update={"section_age_s": 0.25})
+    stream = after([*FIRST, again])
+    assert (stream.section_mono, stream.compute_s) == (4.75, 0.0)
+    computes = after([*FIRST, again.model_copy(update={"section": "forward"})])
+    assert computes.compute_s == 0.25
 
 
 def test_a_checkpoint_within_a_step_is_not_its_time() -> None:
@@ -281,15 +286,26 @@ def test_a_checkpoint_within_a_step_is_not_its_time() -> None:
         *FIRST,
         beat(4, 2, "section", 2.0, "checkpoint"),
         beat(5, 2, "section", 5.0, "data"),
-        beat(6, 2, "step_end", 6.0, "data"),
+        beat(6, 2, "checkpoint", 5.0, "data").model_copy(update={"dt": 3.0}),
+        beat(7, 2, "step_start", 5.5, "data"),
+        beat(8, 2, "step_end", 6.0, "data"),
     ]
-    assert list(after(lines).pace.times_s) == [2.0]
+    stream = after(lines)
+    assert (list(stream.pace.times_s), stream.ending[2].between_s) == ([2.0], 0.0)
+    began = beat(4, 2, "section", 5.0, "eval").model_copy(update={"section_age_s": 3.0})
+    assert after([*FIRST, began]).pace.excluded_s == 3.0
 
 
 def test_only_time_outside_of_sections_is_time_apart() -> None:
     lines = [beat(1, 1, "step_start", 0.0, "data"), beat(2, 1, "step_end", 10.0)]
     assert after(lines).longest_apart_s == 0.0
-    assert after([*lines, beat(3, 2, "step_start", 13.0, "data")]).longest_apart_s == 3.0
+    assert after([*lines, beat(3, 1, "section", 13.0, "data")]).longest_apart_s == 3.0
+
+
+def test_a_boot_that_was_done_without_a_step_only_evaluated() -> None:
+    lines = [beat(1, 0, "boot", 0.0), beat(2, 0, "done", 1.0)]
+    again = beat(1, 0, "boot", 2.0).model_copy(update={"boot": "c"})
+    assert (after([*lines, again]).idle_boots, after([lines[0], again]).idle_boots) == (0, 1)
 
 
 def test_a_program_without_sections_always_computes() -> None:

@@ -11,13 +11,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from gonogo.contract.heartbeat import Heartbeat
-from gonogo.timeline.lines import (
-    Arrival,
-    BootLines,
-    Line,
-    LineRecord,
-    read_line,
-)
+from gonogo.timeline.lines import Arrival, BootLines, Line, LineRecord, read_line
 
 # Which lines of a rank have come: de-duplication, holes, digests, conflicts.
 

@@ -87,10 +87,7 @@ def test_a_process_that_starts_again_begins_anew() -> None:
 
 
 def test_lines_of_one_moment_time_no_step() -> None:
-    assert [beat.msg for beat in beats(line(1.0, 1), line(1.0, 5))] == [
-        "progress",
-        "step_end",
-    ] * 2
+    assert [beat.msg for beat in beats(line(1.0, 1), line(1.0, 5))] == ["progress", "step_end"] * 2
 
 
 def test_a_line_may_omit_its_process() -> None:

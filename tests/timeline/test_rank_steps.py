@@ -228,11 +228,20 @@ def test_time_between_two_processes_is_between_no_steps() -> None:
 
 
 def test_the_first_error_is_the_programs_own() -> None:
-    steps = RankSteps([beat(7, "error"), beat(5, "error"), beat(3, "loader_error")])
+    last = beat(7, "error", type="OSError", text="gone")
+    steps = RankSteps([last, beat(5, "error"), beat(3, "loader_error")])
     assert (steps.boots[0].error_seq, RankSteps([]).last_step) == (5, 0)
+    assert steps.boots[0].errors["error"] == (7, ("OSError: gone",))
 
 
 def test_without_starts_a_step_takes_the_mean_between_two_ends() -> None:
     ends = {1: 1.0, 2: 3.0, 4: 5.0, 5: 5.0}
     steps = RankSteps([beat(n, "step_end", mono, step=n) for n, mono in ends.items()])
     assert steps.mean_step_times() == {2: 2.0, 3: 1.0, 4: 1.0}
+    leap = RankSteps([beat(1, "step_end"), beat(2, "step_end", step=300_000)])
+    assert min(leap.mean_step_times()) == 200_000
+
+
+def test_the_first_sixty_four_numbers_of_a_program_are_kept() -> None:
+    steps = RankSteps([beat(1, user={f"m{number}": 1.0 for number in range(65)})])
+    assert (steps.own("m63"), steps.own("m64")) == ({1: 1.0}, {})

@@ -90,7 +90,7 @@ def _nothing_updated(ranks: Training, rules: Rules) -> Iterator[Doubt]:
         ("the gradient norm", norms, ALIKE_STEPS, 0.0),
     ):
         told = [(steps, idle) for steps, idle in counts if steps]
-        enough = max(told, default=(0, 0))[0] >= least
+        enough = max((steps for steps, _ in told), default=0) >= least
         if enough and all(_is_most(idle, steps) for steps, idle in told):
             yield _nothing(name, min(idle for _, idle in told), found)
 
@@ -145,7 +145,7 @@ def _nothing(name: str, steps: int, found: str | float) -> Doubt:
 
 def _apart(ranks: Training, rules: Rules) -> Iterator[Doubt]:
     """Yield the ranks that share no gradient, or report another norm of averaged gradients."""
-    kind, alone = DoubtKind.RANKS_APART, (rules.world_size or 0) < 2
+    kind, alone = DoubtKind.RANKS_APART, len(rules.ranks()) < 2
     for rank, row in sorted(ranks.items()) if not alone else ():
         sent = row.samples("comm_mb").values() if row.backend in (DDP, FSDP) else ()
         if sent and not any(sent):

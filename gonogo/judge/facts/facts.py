@@ -37,9 +37,10 @@ from gonogo.contract.outcome import Actor, OutcomeClass, OutcomeCode
 from gonogo.contract.records import Preflight, RankExit
 from gonogo.contract.workload import is_ours
 from gonogo.judge.facts.contradictions import find_contradictions, find_unclear_learning
-from gonogo.judge.facts.metrics import METRICS, build_measure, may_be_sums
+from gonogo.judge.facts.metrics import METRICS, build_measure, may_be_sums, skipped
 from gonogo.judge.facts.record import UNWATCHED, RunRecord
 from gonogo.judge.failures import find_failure
+from gonogo.log_errors import MOST_ERROR_CHARS
 from gonogo.timeline.columns import NEVER, SECTIONS, STEP_MESSAGES
 from gonogo.timeline.lines import LineRecord
 from gonogo.timeline.rank_steps import BootSteps, RankSteps
@@ -107,7 +108,7 @@ def _ranks(record: RunRecord, order: Order) -> Iterator[Doubt]:
     for rank, steps in sorted(record.ranks.items()):
         for line in [boot.unobserved for boot in steps.boots]:
             if line is not None:
-                found = f"{line.type}: {line.text}"[:200]
+                found = f"{line.type}: {line.text}"[:MOST_ERROR_CHARS]
                 yield Doubt(kind=Kind.OBSERVER_FAILED, rank=rank, step=line.step, found=found)
         again: list[JsonValue] = [*sorted({reached for reached, _ in steps.returns()})]
         if again:
@@ -320,11 +321,7 @@ def _watch_doubts(record: RunRecord) -> Iterator[Doubt]:
     if watch is None:
         return
     yield from watch.problems
-    changed = {
-        name
-        for name, seal in watch.files.items()
-        if record.files.get(name) != seal and not name.endswith(".jsonl")
-    }
+    changed = {name for name, seal in watch.files.items() if record.files.get(name) != seal}
     added = record.files.keys() - watch.files.keys() - UNWATCHED
     for name in sorted(changed | added):
         yield Doubt(kind=DoubtKind.FILE_UNWATCHED, name=name)
@@ -368,7 +365,7 @@ def _missing(steps: RankSteps, rules: Rules) -> Missing:
 def _without_loss(steps: RankSteps, rules: Rules, finite: Collection[int]) -> Missing:
     """Return the required steps whose progress line has no finite loss; fp16 may skip a step."""
     owed = rules.owed_steps()
-    excused = steps.steps.skipped() if rules.identity.dtype == "fp16" else frozenset[int]()
+    excused = skipped(steps, rules)
     told = (step for step, _ in steps.steps.steps_of(Msg.PROGRESS) if step in owed)
     absent = [step for step in told if step not in excused and step not in finite]
     return Missing(count=len(absent), first=[f"loss {step}" for step in absent[:EXAMPLES]])

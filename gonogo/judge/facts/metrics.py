@@ -132,7 +132,7 @@ def _fetch_share(steps: RankSteps, rules: Rules) -> Samples:
     return {step: fetch_s[step] / dt_s for step, dt_s in times.items() if step in fetch_s}
 
 
-def _skipped(steps: RankSteps, rules: Rules) -> frozenset[int]:
+def skipped(steps: RankSteps, rules: Rules) -> frozenset[int]:
     """Steps whose update was skipped; only fp16 excuses that."""
     return steps.steps.skipped() if rules.identity.dtype == "fp16" else frozenset()
 
@@ -152,7 +152,7 @@ def _device_hours(steps: RankSteps, rules: Rules) -> Samples:
     if not starts or not ends:
         return {}
     seconds = max(ends) - min(starts)
-    return {rules.last_step: seconds / 3600 * (rules.world_size or 0)}
+    return {rules.last_step: seconds / 3600 * len(rules.ranks())}
 
 
 def _device_memory(steps: RankSteps, rules: Rules) -> Samples:
@@ -246,7 +246,7 @@ METRICS: Mapping[str, MetricRow] = {
     ),
     Metric.GRAD_NORM: MetricRow(
         samples=_of_lines("grad_norm"),
-        excused=_skipped,
+        excused=skipped,
         meaning="`grad_norm` of the `progress` lines; steps that fp16 skipped need none.",
     ),
     Metric.HEARTBEAT_GAPS: MetricRow(

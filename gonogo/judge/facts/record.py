@@ -372,7 +372,7 @@ def _load_run(path: Path, now: float | None, order: Order | None) -> RunRecord:
             None if ended.watch is None else files.begins_with("watch.jsonl", ended.watch)
         )
     watched = {} if watch is None else watch.files
-    others = {node: preflight_name(node) for node in range(1, 1 if order is None else order.nodes)}
+    others = {node: preflight_name(node) for node in (range(1, order.nodes) if order else ())}
     checked = {node: name for node, name in others.items() if name in watched}
     preflights = {node: files.record(name, Preflight) for node, name in checked.items()}
     devices, gone = read_devices(files, b"" if watch is None else bytes(watch.devices))

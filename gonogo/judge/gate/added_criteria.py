@@ -25,6 +25,7 @@ from gonogo.contract.outcome import SHOWN_BY_LINES, code_of
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.plan import DRIFTS
 from gonogo.contract.watch import SETTING, TABLE, Action, Watch, setting_at
+from gonogo.judge.gate.built_in import MOST_TOLD
 from gonogo.judge.words import sentence
 from gonogo.watch.registry import BASIC
 
@@ -59,7 +60,6 @@ CEILINGS: dict[str, float] = {
 """Dotted path of a setting → how far it may be loosened before it makes a condition."""
 LONGEST_S = 14_400.0
 """The longest ceiling. A command without a plan may have this limit in every place."""
-MOST_TOLD = 3
 SILENCES = 3.0
 """Lines that a living rank must have time for before it is suspected to be silent."""
 

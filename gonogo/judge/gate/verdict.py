@@ -84,7 +84,7 @@ def _failed(facts: Facts, rules: Rules, outcome: Outcome) -> Iterator[str]:
     whole = outcome.klass is OutcomeClass.SUCCESS
     for name, row in rules.criteria().items():
         measure = facts.measures.get(name)
-        seen = evaluate(row, measure, rules.world_size or 0)
+        seen = evaluate(row, measure, len(rules.ranks()))
         if was_seen_failing(seen) if whole else never_passes(row, measure, rules):
             yield name
     doubts = {row.kind for row in facts.doubts}
@@ -133,7 +133,7 @@ def evaluate_gate(facts: Facts, rules: Rules) -> list[CriterionResult]:
     found = [evaluate_built_in(name, facts, rules) for name in rules.built_in]
     found += [] if drift is None else [drift]
     for criterion in rules.gate:
-        row = evaluate(criterion, facts.measures.get(criterion.id), rules.world_size or 0)
+        row = evaluate(criterion, facts.measures.get(criterion.id), len(rules.ranks()))
         if row.id in rules.waive and is_unseen(row):  # a waiver excuses what nobody saw
             text = f"waived by name: {row.evidence}"
             row = row.model_copy(update={"severity": GateSeverity.CONDITIONAL, "evidence": text})
@@ -162,7 +162,7 @@ def settle(
         measure = facts.measures.get(row.condition.id)
         if row.criterion is None or measure is None or row.condition.state != ConditionState.OPEN:
             continue
-        result = evaluate(row.criterion, measure, rules.world_size or 0)
+        result = evaluate(row.criterion, measure, len(rules.ranks()))
         if result.outcome is CriterionOutcome.PASS:
             met.append((in_state(row.condition, ConditionState.MET), result))
     return met

@@ -30,7 +30,7 @@ SEARCH_STEPS = 40
 HOLDS_SHARE = 0.95
 """A rise holds if the later half of its losses keeps this share of the height of the first half."""
 NO_GATES = (None, None, None)
-ALL_LAYERS, MANY_LAYERS = 1.0, 100
+MANY_LAYERS = 100
 """Without a number of layers in the order, one layer is a small share."""
 
 
@@ -442,9 +442,9 @@ class GateCollapse(Detector[Gates]):
         if share is not None:
             return share if math.isfinite(share) else None
         if entropy is not None and entropy < self.settings.entropy:
-            return ALL_LAYERS
+            return 1.0
         if largest is not None and largest > self.settings.max_gate:
-            return ALL_LAYERS / (self.run.order.identity.layers or MANY_LAYERS)
+            return 1.0 / (self.run.order.identity.layers or MANY_LAYERS)
         return None if entropy is None and largest is None else 0.0
 
     def measure(self, own: Gates, view: View, mono: float) -> Near:

@@ -14,14 +14,7 @@ from gonogo.contract.campaign import Answer, CampaignSpec, Comparison, Result
 from gonogo.contract.criterion import Compared
 from gonogo.contract.errors import Rejected
 from gonogo.contract.finding import Doubt, DoubtKind
-from gonogo.judge.compare.campaign import (
-    Begin,
-    End,
-    Member,
-    Wait,
-    next_step,
-    question_of,
-)
+from gonogo.judge.compare.campaign import Begin, End, Member, Wait, next_step, question_of
 from gonogo.judge.compare.unit import NoUnit, Unit
 from tests.judge.compare.units import ran, unit
 

@@ -65,6 +65,7 @@ def test_a_record_of_a_rank_that_was_never_ordered(
     found = told(**{"ranks": {}, **fields})
     assert seen(found) == [("not_ordered", rank)]
     assert "not_ordered" not in dict(seen(told(**{"ranks": {}, **fields}, order=None)))
+    assert len(told({}, strays=tuple(range(2, 40)))) == 20, "so many are listed"
 
 
 def test_one_process_writes_for_one_rank() -> None:
@@ -297,15 +298,19 @@ def test_numbers_lie_in_their_range(says: dict[str, Any], name: str | None) -> N
 
 
 @pytest.mark.parametrize(
-    ("own_s", "heard_s", "differ"),
+    ("start_s", "own_s", "heard_s", "differ"),
     [
-        (10.0, 15.0, False), (10.0, 15.1, True), (100.0, 125.0, False), (100.0, 125.5, True),
+        (0.0, 10.0, 15.0, False), (0.0, 10.0, 15.1, True), (0.0, 100.0, 125.0, False),
+        (0.0, 100.0, 125.5, True), (40.0, 60.0, 12.0, False), (40.0, 60.0, 7.0, True),
     ],
 )  # fmt: skip
-def test_a_ranks_own_clock_goes_as_the_watchers(own_s: float, heard_s: float, differ: bool) -> None:
+def test_a_ranks_own_clock_goes_as_the_watchers(
+    start_s: float, own_s: float, heard_s: float, differ: bool
+) -> None:
     watch = replace(watch_of(ORDER), heard={0: Heard(50.0, 50.0 + heard_s, heard_s)})
     ends = beat(2, 7.0 + own_s, msg="step_end")
-    lines = {0: [beat(1, 7.0, msg="step_start"), ends], 1: [beat(1, 0.0, pid=2)]}
+    began = [beat(0, 7.0), beat(1, 7.0 + start_s, msg="step_start")]
+    lines = {0: [*began, ends], 1: [beat(1, 0.0, pid=2)]}
     assert (("clocks_differ", 0) in seen(told(lines, watch=watch))) is differ
 
 

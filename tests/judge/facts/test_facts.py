@@ -17,19 +17,13 @@ from gonogo.contract.finding import Act, Finding, Severity
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.order import Order, Rules
 from gonogo.contract.outcome import Actor, Detector, OutcomeCode
-from gonogo.contract.records import Check, CheckOutcome, ExitRecord, FileSeal, Preflight
+from gonogo.contract.records import Check, CheckOutcome, ExitRecord, Preflight
 from gonogo.judge.facts.facts import build_facts, outcome_of
 from gonogo.judge.facts.record import RunRecord
 from gonogo.judge.gate.rules import build_rules
 from gonogo.timeline.rank_steps import RankSteps
 from tests.data.make_runs import HERE, STEPS, Rank, healthy_ranks, non_finite_ranks, order_of
-from tests.judge.runs import (
-    PREFLIGHT,
-    facts_of,
-    finding,
-    lines_of,
-    record_of,
-)
+from tests.judge.runs import PREFLIGHT, facts_of, finding, lines_of, record_of, watch_of
 
 
 @pytest.mark.parametrize("ranks", [healthy_ranks, non_finite_ranks])
@@ -103,7 +97,6 @@ def test_a_node_without_a_preflight_is_unchecked(
     assert (found.unchecked, sorted(found.nodes)) == (unchecked, checked)
 
 
-OTHER = FileSeal(bytes=2, sha256="6" * 64)
 HALT, WARN = finding(Detector.STALL), finding(Detector.SLOW, Severity.WARN)
 
 
@@ -167,9 +160,6 @@ def test_a_process_is_what_its_boot_line_says() -> None:
     assert (found.said, found.run, found.attempt, found.identity) == (False, None, None, None)
 
 
-OTHER = FileSeal(bytes=2, sha256="6" * 64)
-
-
 def test_a_finding_is_a_fact_without_its_times_and_texts() -> None:
     row = finding(Detector.STALL, rank=1, section="backward", step=8, value=1 / 3, threshold=5.0)
     (found,) = facts_of(record_of(findings=[row])).wire()["findings"]
@@ -178,6 +168,24 @@ def test_a_finding_is_a_fact_without_its_times_and_texts() -> None:
         "value": 0.333333333, "threshold": 5.0, "source": "default",
         "act": None,
     }  # fmt: skip
+
+
+def test_a_watch_whose_ticks_disagree_with_the_lines_does_not_reach_them() -> None:
+    watch = replace(watch_of(order_of()), agrees=False)
+    found = facts_of(replace(record_of(), watch=watch)).watch
+    assert found is not None
+    assert not found.reaches
+
+
+def test_steps_are_timed_by_section_and_fp16_may_skip_their_losses() -> None:
+    times = dict.fromkeys(("data", "forward", "backward", "optimizer", "wait"), 0.25)
+    end = beat(1, 1.0, "step_end", 1, step_sections=times)
+    assert facts_with([end]).pace["0"].sections_s == times
+    skips = beat(2, 1.0, "progress", 1, skipped=True)
+    for dtype, count in (("fp16", 0), ("fp32", 1)):
+        missing = facts_with([skips], order_of(sets={"train.dtype": dtype})).ranks["0"].without_loss
+        assert missing is not None
+        assert missing.count == count
 
 
 def test_without_a_second_node_none_is_unchecked() -> None:

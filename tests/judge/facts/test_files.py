@@ -118,3 +118,5 @@ def test_a_missing_file_is_not_readable(tmp_path: Path) -> None:
     assert not files.is_readable("watch.jsonl")
     (tmp_path / "watch.jsonl").write_bytes(TICKS)
     assert files.is_readable("watch.jsonl")
+    (tmp_path / "findings.jsonl").mkdir()
+    assert not files.is_readable("findings.jsonl")

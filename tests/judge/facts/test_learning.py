@@ -62,6 +62,7 @@ GRADIENT, VALIDATION = "the gradient norm", "the validation loss"
         ([rows(loss=STILL)], [LOSS]), ([rows(loss=STILL), rows(loss=STILL)], [LOSS]),
         ([rows(loss=STILL[1:])], []), ([rows(loss=STILL, grad_norm=[1.0] * 19 + [1.1])], []),
         ([rows(loss=[0.0] * 40)], []), ([rows(loss=[2.302585] * 40)], []),
+        ([rows(loss=[2.3025851] * 40)], [LOSS]),
         ([rows(loss=[0.000123456] * 40)], []), ([rows(loss=[1.00048828125] * 40)], [LOSS]),
         ([rows(loss=MOVING, lr=[0.0] * 20)], [RATE]),
         ([rows(loss=MOVING, lr=[0.0] * 10 + [NAN, INF] * 5)], [RATE]),
@@ -171,10 +172,17 @@ def test_a_loss_that_never_fell_is_unclear(fall: float, steps: int, count: int) 
     assert seen(find_unclear_learning(ranks)) == [("learning_unclear", None)] * count
 
 
-@pytest.mark.parametrize("loss", [1e200, -1e308, 5e-324, 0.5])
-def test_a_loss_of_any_size_may_be_unclear(loss: float) -> None:
-    ranks = {0: RankSteps(steps_that(*rows(loss=[loss * (n % 2) for n in range(200)])))}
-    assert len([*find_unclear_learning(ranks)]) == 1
+@pytest.mark.parametrize(
+    ("losses", "count"),
+    [
+        *(([loss * (n % 2) for n in range(200)], 1) for loss in (1e200, -1e308, 5e-324, 0.5)),
+        ([1.0] * 200, 1),
+        ([1.0] * 33 + [2.0] * 7 + [1.0] * 160, 0),  # by 2.9 standard errors of its first fifth
+    ],
+)
+def test_a_loss_of_any_size_may_be_unclear(losses: list[float], count: int) -> None:
+    ranks = {0: RankSteps(steps_that(*rows(loss=losses)))}
+    assert len([*find_unclear_learning(ranks)]) == count
 
 
 @pytest.mark.parametrize(

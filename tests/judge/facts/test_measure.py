@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gonogo.contract.criterion import Aggregate, Criterion
-from gonogo.judge.facts.metrics import AGGREGATES, fewest_samples, quantile
+from gonogo.judge.facts import metrics
+from gonogo.judge.facts.metrics import AGGREGATES, fewest_samples, needed_share, quantile
 
 FIVE = [(step, float(step)) for step in range(1, 6)]
 
@@ -30,15 +31,20 @@ def test_a_quantile_lies_between_its_neighbours(q: float, value: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("metric", "aggregate", "fewest"),
+    ("metric", "aggregate", "fewest", "share"),
     [
-        ("loss", Aggregate.MEDIAN, 1),
-        ("loss", Aggregate.SLOPE, 2),
-        ("step_cv", Aggregate.MEDIAN, 2),
+        ("loss", Aggregate.MEDIAN, 1, 0.95), ("loss", Aggregate.SLOPE, 2, 0.95),
+        ("loss", Aggregate.MAX, 1, 1.0), ("step_cv", Aggregate.MAX, 2, 0.95),
+        ("forecast_s", Aggregate.MEDIAN, 1, 0.95),
+        ("gpu_mem_slope_mb_per_step", Aggregate.MEDIAN, 2, 0.95),
     ],
-)
+)  # fmt: skip
 def test_a_slope_needs_two_samples_whoever_takes_it(
-    metric: str, aggregate: Aggregate, fewest: int
+    metric: str, aggregate: Aggregate, fewest: int, share: float
 ) -> None:
     row = Criterion(id="c", metric=metric, aggregate=aggregate, pass_below=1.0)
-    assert fewest_samples(row) == fewest
+    assert (fewest_samples(row), needed_share(row)) == (fewest, share)
+
+
+def test_samples_are_told_in_at_most_sixty_four_blocks() -> None:
+    assert [len(metrics.block_means([1.0] * count)) for count in (64, 65)] == [64, 33]

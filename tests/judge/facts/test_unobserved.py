@@ -10,6 +10,7 @@ import pytest
 
 from gonogo.contract.canonical import digest
 from gonogo.contract.finding import Doubt, DoubtKind
+from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import Order
 from gonogo.contract.records import PartSeals
 from gonogo.judge.facts.record import RunRecord
@@ -64,11 +65,13 @@ def test_a_node_whose_processes_nobody_observed(
 
 
 def test_a_metric_of_the_gate_that_nothing_records() -> None:
-    rows = [{"id": name, "metric": name, "pass_above": 0.0} for name in ("loss", "host_rss_mb")]
-    order = with_gate(order_of(), *rows)
-    record = of_lines(order, [beat(1, 1.0, "progress", loss=1.0)])
-    names = [row.name for row in listed(record, Kind.METRIC_MISSING)]
-    assert names == ["gpu_util", "host_rss_mb"]
+    names = ("loss", "host_rss_mb", "toks_per_s")
+    order = with_gate(order_of(), *({"id": n, "metric": n, "pass_above": 0.0} for n in names))
+    order = order.model_copy(update={"identity": Identity()})
+    sums = [beat(n, float(n), "step_end", step=n, tokens=n) for n in range(2, 9)]
+    record = of_lines(order, [beat(1, 1.0, "progress", loss=1.0), *sums])
+    found = [(row.name, "rise" in str(row.found)) for row in listed(record, Kind.METRIC_MISSING)]
+    assert found == [("gpu_util", False), ("host_rss_mb", False), ("toks_per_s", True)]
 
 
 def again(rank: Rank, reached: int, to: int) -> None:

@@ -11,12 +11,7 @@ from gonogo.contract.decision import Cause, CriterionOutcome, CriterionResult, V
 from gonogo.contract.finding import Finding
 from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
 from gonogo.contract.records import RankExit
-from gonogo.judge.follow_up.explanation import (
-    cause_of,
-    describe_cause,
-    guilty_rank,
-    last_line,
-)
+from gonogo.judge.follow_up.explanation import cause_of, describe_cause, guilty_rank, last_line
 
 
 def finding(severity: str = "halt", **more: Any) -> Finding:
@@ -32,10 +27,7 @@ def outcome(code: str = "stalled", by: str = "watchdog", text: str = "") -> Outc
 
 def result(name: str, said: str, severity: str = "required") -> CriterionResult:
     return CriterionResult(
-        id=name,
-        severity=GateSeverity(severity),
-        outcome=CriterionOutcome(said),
-        evidence="because",
+        id=name, severity=GateSeverity(severity), outcome=CriterionOutcome(said), evidence="because"
     )
 
 

@@ -141,11 +141,7 @@ def test_a_run_that_is_preempted_before_each_next_checkpoint_asks_a_person() -> 
 
 def test_after_the_allowed_retries_it_is_inconclusive() -> None:
     action = after(lost(10), lost(20), lost(30))
-    assert (action.kind, action.verdict, action.record) == (
-        "await_decision",
-        "INCONCLUSIVE",
-        True,
-    )
+    assert (action.kind, action.verdict, action.record) == ("await_decision", "INCONCLUSIVE", True)
 
 
 def test_three_attempts_without_a_higher_durable_step_are_a_restart_storm() -> None:
@@ -218,10 +214,7 @@ def test_remedies_are_tried_while_the_plan_allows_and_then_no_more() -> None:
     found = after(sick, cured, plan=plan)
     assert found.history is not None
     assert found.history.remedy is not None
-    assert (found.verdict, found.history.remedy.diagnosis) == (
-        "CONDITIONAL_GO",
-        "fp16_overflow",
-    )
+    assert (found.verdict, found.history.remedy.diagnosis) == ("CONDITIONAL_GO", "fp16_overflow")
     assert after(sick, plan=plan_with(remedies=REMEDIES)).verdict == "NO_GO"
 
 

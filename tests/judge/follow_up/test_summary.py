@@ -54,10 +54,7 @@ SUMMARIES = [
     ids=[row[0] for row in SUMMARIES],
 )
 def test_what_a_finished_experiment_has_come_to(
-    verdict: str | None,
-    phases: list[PhaseView],
-    overrides: list[OverrideView],
-    text: str,
+    verdict: str | None, phases: list[PhaseView], overrides: list[OverrideView], text: str
 ) -> None:
     said = Verdict(verdict) if verdict else None
     ran = {row.name for row in phases if row.runs}

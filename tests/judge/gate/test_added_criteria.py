@@ -112,8 +112,7 @@ def test_a_rerun_that_is_judged_by_itself_is_no_plain_go(reason: RunReason, name
 
 
 @pytest.mark.parametrize(
-    ("fault", "kind"),
-    [(None, DoubtKind.FAULTS_ALLOWED), ("hang:step=3", DoubtKind.FAULT_INJECTED)],
+    ("fault", "kind"), [(None, DoubtKind.FAULTS_ALLOWED), ("hang:step=3", DoubtKind.FAULT_INJECTED)]
 )
 def test_what_an_order_allows_to_be_made_up_is_listed(fault: str | None, kind: DoubtKind) -> None:
     order = order_of().model_copy(update={"allow_faults": True, "fault": fault})

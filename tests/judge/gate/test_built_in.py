@@ -387,6 +387,9 @@ def test_what_could_report_its_identity_and_steps_needs_a_waiver(kind: str) -> N
     if kind == "it reports an identity":
         say(0, "boot", torch="2.13.0")(ranks)
     assert judged(record_of(order, ranks)).verdict == "INCONCLUSIVE"
+    waived = order.model_copy(update={"waive": ["coverage"]})
+    (found,) = (row for row in judged(record_of(waived, ranks)).criteria if row.id == "coverage")
+    assert found.severity == ("conditional" if kind == "it is started" else "required"), "half"
 
 
 def test_what_failed_is_never_waived() -> None:

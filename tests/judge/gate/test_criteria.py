@@ -15,10 +15,7 @@ from gonogo.contract.facts import Measure, MeasureRow
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.order import Rules
 from gonogo.judge.facts.metrics import METRICS, build_measure
-from gonogo.judge.gate.criteria import (
-    evaluate,
-    never_passes,
-)
+from gonogo.judge.gate.criteria import evaluate, never_passes
 from gonogo.timeline.rank_steps import RankSteps
 
 
@@ -39,10 +36,7 @@ def said(
 ) -> CriterionResult:
     """What a criterion on `loss` says about these losses by rank and step."""
     criterion = Criterion.model_validate({"id": "c", "metric": "loss", **fields})
-    rules = Rules(
-        steps=steps, world_size=world_size, built_in=[], gate=[],
-        conditions=[],
-    )  # fmt: skip
+    rules = Rules(steps=steps, world_size=world_size, built_in=[], gate=[], conditions=[])
     return evaluate(criterion, build_measure(criterion, ranks_with(losses), rules), world_size)
 
 
@@ -109,6 +103,8 @@ def test_a_grey_value_of_a_required_criterion_is_conditional_where_the_plan_says
 ) -> None:
     found = said({0: flat(5.0)}, pass_above=6.0, fail_below=4.0, grey=grey, severity=severity)
     assert (found.severity, found.outcome) == (effective, "inconclusive")
+    unseen = said({}, pass_above=6.0, fail_below=4.0, grey=grey, severity=severity)
+    assert unseen.severity == severity
 
 
 AGGREGATES = [

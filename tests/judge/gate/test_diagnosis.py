@@ -98,10 +98,7 @@ CASES = [
             sections_s={"data": 0.0005, "forward": 40.0, "backward": 70.0, "optimizer": 0.1},
         ),
     ),
-    (
-        None,
-        facts_with("too_slow", detector="slow", sections_s={"data": 50.0, "forward": 40.0}),
-    ),
+    (None, facts_with("too_slow", detector="slow", sections_s={"data": 50.0, "forward": 40.0})),
     ("disk_full", facts_with("resource_limit", detector="disk")),
     ("disk_full", facts_with("nonzero_exit", failure="disk_full")),
     ("collective_desync", facts_with("nonzero_exit", failure="collective_desync")),

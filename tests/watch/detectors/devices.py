@@ -52,10 +52,7 @@ class Fold:
         """Fold one tick at the present clock; returns what it found."""
         self.number += 1
         tick = Tick(
-            n=self.number,
-            mono=self.now,
-            ts=EPOCH + self.now - T0,
-            observations=dict(observations),
+            n=self.number, mono=self.now, ts=EPOCH + self.now - T0, observations=dict(observations)
         )
         self.state, found = fold(self.state, tick, beats or {})
         self.findings += found

@@ -35,10 +35,7 @@ SOON: dict[str, Any] = {"every_steps": 20}
 
 
 def steps_with_room(
-    *rooms: float,
-    mb: float | None = 1_000.0,
-    steps: int = 400,
-    cadence: Mapping[str, Any] = SOON,
+    *rooms: float, mb: float | None = 1_000.0, steps: int = 400, cadence: Mapping[str, Any] = SOON
 ) -> World:
     """A run that saved a checkpoint of `mb`, and then finds room every five seconds."""
     world = World(host_order(steps=steps, checkpoint=cadence)).boot().steps(2)

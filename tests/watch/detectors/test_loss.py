@@ -187,12 +187,18 @@ def test_the_best_loss_counts_from_the_step_that_the_plan_names() -> None:
     assert [halt.step for halt in found.halts] == [8]
 
 
-@pytest.mark.parametrize(("first", "warns"), [(6, []), (7, [9])])
-def test_spikes_are_held_against_more_than_half_a_window(first: int, warns: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("first", "height", "noise", "warns"),
+    [(6, 9.0, 0.0, []), (7, 9.0, 0.0, [9]), (7, 5.0, 0.1, []), (7, 6.0, 0.1, [9])],
+)
+def test_spikes_are_held_against_more_than_half_a_window(
+    first: int, height: float, noise: float, warns: list[int]
+) -> None:
     settings = {"window_steps": 16, "spike_count": 2, "spike_of": 5, "over_steps": 8}
-    found = divergence(lambda n: 9.0 if n in (first, first + 2) else 3.0, 12, **settings)
+    spikes = {first: height, first + 2: height}
+    found = divergence(lambda n: spikes.get(n, 3.0 + noise * (-1) ** n), 12, **settings)
     assert [row.step for row in found.findings] == warns
-    assert all(row.text.endswith("; the last is 9") for row in found.findings)
+    assert all(row.text.endswith(f"; the last is {height:g}") for row in found.findings)
 
 
 def test_fifty_steps_halt_and_not_forty_nine() -> None:
@@ -234,11 +240,7 @@ def frozen(loss: Number, norm: Number, count: int, **fields: object) -> Fed:
     ],
 )  # fmt: skip
 def test_what_is_found(loss: Number, norm: Number, found: list[tuple[Severity, int]]) -> None:
-    fed = frozen(
-        loss,
-        norm,
-        240,
-    )
+    fed = frozen(loss, norm, 240)
     assert fed.severities[: len(found)] == found
     assert bool(fed.halts) is (HALT in dict(found))
 
@@ -293,9 +295,11 @@ def test_it_halts_exactly_where_three_zeros_follow_a_norm(norms: list[float | No
 COLLAPSED = {"gate_collapse_frac": 1.0}
 
 
-def looks(steps: tuple[int, ...], sound: tuple[int, ...] = (), **told: Any) -> Fed:
+def looks(
+    steps: tuple[int, ...], sound: tuple[int, ...] = (), layers: int | None = 12, **told: Any
+) -> Fed:
     """A run whose gates are reported at these steps: collapsed, or sound."""
-    order = order_of({}, identity=Identity(layers=12))
+    order = order_of({}, identity=Identity(layers=layers))
     ran = Ran(order=order, ranks=2)
     for number in range(1, max(steps) + 1):
         numbers = told if number in steps else {"gate_collapse_frac": 0.0}
@@ -321,17 +325,22 @@ def test_three_steps_fifty_apart_are_needed(
 
 
 @pytest.mark.parametrize(
-    ("told", "severities"),
+    ("told", "share", "severities"),
     [
-        ({"gate_collapse_frac": 0.6}, [WARN, HALT]), ({"gate_collapse_frac": 0.5}, [WARN]),
-        ({"gate_collapse_frac": 0.0, "gate_entropy": 0.01}, []),
-        ({"gate_entropy": 0.17}, [WARN, HALT]), ({"gate_entropy": 0.19}, []),
-        ({"gate_max": 0.95}, [WARN]), ({"gate_entropy": 0.5, "gate_max": 0.95}, [WARN]),
-        ({"gate_entropy": float("nan")}, []),
+        ({"gate_collapse_frac": 0.6}, 0.6, [WARN, HALT]),
+        ({"gate_collapse_frac": 0.5}, 0.5, [WARN]),
+        ({"gate_collapse_frac": 0.0, "gate_entropy": 0.01}, 0.0, []),
+        ({"gate_entropy": 0.17}, 1.0, [WARN, HALT]), ({"gate_entropy": 0.19}, 0.0, []),
+        ({"gate_max": 0.95}, 1 / 12, [WARN]), ({"gate_max": 0.95, "layers": None}, 0.01, [WARN]),
+        ({"gate_entropy": 0.5, "gate_max": 0.95}, 1 / 12, [WARN]),
+        ({"gate_entropy": float("nan")}, 0.0, []),
     ],
 )  # fmt: skip
-def test_the_share_of_layers_decides(told: dict[str, float], severities: list[Severity]) -> None:
-    assert [row.severity for row in looks((510, 560, 610), **told).findings] == severities
+def test_the_share_of_layers_decides(
+    told: dict[str, Any], share: float, severities: list[Severity]
+) -> None:
+    found = looks((510, 560, 610), **told).findings
+    assert [(row.severity, row.value) for row in found] == [(row, share) for row in severities]
 
 
 def test_without_statistics_it_is_blind_and_says_so() -> None:
@@ -340,6 +349,7 @@ def test_without_statistics_it_is_blind_and_says_so() -> None:
         assert fed.missing
         assert not fed.armed
         assert fed.detector.near(fed.own, fed.view, 0.0).blind
+    assert not feed(GateCollapse, Ran(order=order_of({}, entry="train.py")).many(3)).missing
     fed = looks((510, 560), **COLLAPSED)
     near = fed.detector.near(fed.own, fed.view, 0.0)
     assert (fed.armed, fed.missing, near.value, near.limit) == (True, None, 2.0, 3.0)

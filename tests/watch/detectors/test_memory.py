@@ -13,13 +13,7 @@ import pytest
 from gonogo.contract.finding import Act, Finding, Severity, Source
 from gonogo.contract.order import Order
 from gonogo.contract.records import Tick
-from gonogo.watch.detectors.memory import (
-    Growth,
-    MemoryLeak,
-    Series,
-    slope_above_zero,
-    slope_of,
-)
+from gonogo.watch.detectors.memory import Growth, MemoryLeak, Series, slope_above_zero, slope_of
 from gonogo.watch.fold import armed
 from gonogo.watch.offline_fold import not_observed
 from gonogo.watch.view import Run, View
@@ -27,13 +21,7 @@ from tests.watch.detectors.devices import Fold, device_order, sample
 from tests.watch.detectors.host import host_order, memory, tell
 from tests.watch.standing import standing
 from tests.watch.steps import Ran
-from tests.watch.streams import (
-    EPOCH,
-    T0,
-    Watched,
-    World,
-    watch,
-)
+from tests.watch.streams import EPOCH, T0, Watched, World, watch
 
 # D15: memory that grows until it hits its limit before the last step.
 
@@ -348,8 +336,7 @@ def host(used_mb: float, limit_mb: float | None = 100.0, **ranks: float) -> dict
 
 
 @pytest.mark.parametrize(
-    ("ranks", "expected"),
-    [({"r0": 47.5}, ["halt"]), ({"r0": 47.25}, ["warn"])],
+    ("ranks", "expected"), [({"r0": 47.5}, ["halt"]), ({"r0": 47.25}, ["warn"])]
 )
 def test_a_halt_needs_half_of_the_used_memory_to_be_the_ranks(
     ranks: dict[str, float], expected: list[str]
@@ -358,9 +345,7 @@ def test_a_halt_needs_half_of_the_used_memory_to_be_the_ranks(
 
 
 @pytest.mark.parametrize("step_s", [20.0, 0.01])
-def test_it_halts_when_the_room_left_is_at_most_the_rise(
-    step_s: float,
-) -> None:
+def test_it_halts_when_the_room_left_is_at_most_the_rise(step_s: float) -> None:
     """It hits its limit at step 100; the lowest that is kept then is of step 8.
 
     With short steps every cache that fills in the first seconds is about to hit it.

@@ -13,18 +13,11 @@ from gonogo.contract.outcome import Detector
 from gonogo.contract.records import Tick
 from gonogo.timeline.lines import Arrival
 from gonogo.timeline.rank import RankStream
-from gonogo.watch.detectors.slow import Sample, Slow, _window, starved_s
+from gonogo.watch.detectors.slow import Sample, Slow, _typical_s, _window, starved_s
 from gonogo.watch.fold import armed
 from gonogo.watch.offline_fold import not_observed
 from gonogo.watch.view import Beat, Run, View
-from tests.watch.streams import (
-    EPOCH,
-    Said,
-    Watched,
-    World,
-    order_of,
-    watch,
-)
+from tests.watch.streams import EPOCH, Said, Watched, World, order_of, watch
 
 
 def run_of(watch_settings: dict[str, Any] | None = None, **fields: Any) -> World:
@@ -48,6 +41,11 @@ def test_half_speed_warns_then_halts_on_time() -> None:
     assert (halt.detector, halt.threshold) == ("slow", 1.67)
     slowed = 300.0 < halt.at - (warn.at - 300.0) <= 700.0
     assert slowed
+
+
+def test_the_longest_of_sixteen_steps_is_not_in_the_mean() -> None:
+    samples = [Sample(step_s, 1, 0.0, 0.0) for step_s in (*[1.0] * 15, 33.0)]
+    assert (_typical_s(samples), _typical_s(samples[1:])) == ((1.0, 1.0), (1.0, 1.0))
 
 
 def told(world: World, count: int, *, step_s: float, tokens: int) -> World:

@@ -92,8 +92,7 @@ def test_a_starving_run_is_warned_of_and_halted_after_300_seconds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "found"),
-    [(0.29, []), (0.31, [WARN]), (0.59, [WARN]), (0.62, [WARN, HALT])],
+    ("share", "found"), [(0.29, []), (0.31, [WARN]), (0.59, [WARN]), (0.62, [WARN, HALT])]
 )
 def test_the_edges_of_both_shares(share: float, found: list[Severity]) -> None:
     assert [f.severity for f in feed(Loader, starve(Ran(), 500, share)).findings] == found
@@ -137,8 +136,7 @@ TOKENS = 2048
 
 
 @pytest.mark.parametrize(
-    ("factor", "found"),
-    [(0.5, []), (1.0, []), (1.0 / 0.98, []), (1.12, []), (1.13, [HALT])],
+    ("factor", "found"), [(0.5, []), (1.0, []), (1.0 / 0.98, []), (1.12, []), (1.13, [HALT])]
 )
 def test_the_edges_of_a_tenth(factor: float, found: list[Severity]) -> None:
     fed = feed(ImplausibleSpeed, Ran().many(60, toks_per_s=factor * TOKENS))
