@@ -374,6 +374,7 @@ def watch(
     *,
     interval_s: float = 0.25,
     ticking: Ticking | None = None,
+    shuffle: Callable[[list[bytes]], list[bytes]] = lambda lines: lines,
     stop_at_halt: bool = True,
     check_law: bool = False,
     after: Callable[[WatchState, float], None] = lambda state, mono: None,
@@ -395,7 +396,7 @@ def watch(
             while taken[rank] < len(said) and said[taken[rank]].mono <= mono:
                 taken[rank] += 1
             if taken[rank] > first:
-                beats[rank] = [line.raw for line in said[first : taken[rank]]]
+                beats[rank] = shuffle([line.raw for line in said[first : taken[rank]]])
                 files[rank] += b"".join(raw + b"\n" for raw in beats[rank])
         fields: dict[str, Any] = {}
         while looked < len(probes) and probes[looked][0] <= mono:

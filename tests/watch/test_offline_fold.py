@@ -453,9 +453,6 @@ def test_how_long_nothing_came_from_a_node_is_kept() -> None:
     assert chain_of(heard, silent, {}, silent, heard, {}, silent, {}).silent_s == {1: 4.0}
 
 
-# What recorded ticks amount to: what was sealed, heard, lost and added, as the record says it.
-
-
 def record_of(folder: Path) -> WatchRecord:
     record = refold(folder).watch
     assert record is not None
