@@ -203,6 +203,13 @@ def test_only_numbers_that_come_late_show_that_a_rank_reads_late() -> None:
     assert (stream.reads_late, stream.progress.seq) == (False, 4)
 
 
+def test_an_ended_step_waits_for_its_numbers_until_the_next_one() -> None:
+    assert [row.step for row in after(FIRST).ready] == [1]
+    lines = [beat(4, 2, "step_end", 2.0), beat(5, 2, "section", 2.0, "log")]
+    rows = after([*FIRST, *lines, beat(6, 2, "progress", 2.5)]).ready
+    assert [(row.step, row.progress and row.progress.seq) for row in rows] == [(1, None), (2, 6)]
+
+
 def test_a_short_evaluation_keeps_its_time() -> None:
     lines = [*FIRST, beat(4, 2, "section", 2.0, "eval"), beat(5, 2, "section", 2.25, "data")]
     assert after(lines).section_times == (("eval", 0.25),)

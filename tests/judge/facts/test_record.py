@@ -35,19 +35,15 @@ def test_two_different_lines_of_one_seq_are_two_writers() -> None:
         LINES[0][4].replace(b'"seq":5', b'"seq":-5'),
         LINES[0][3].replace(b'"lr":', b'"tokens":1' + b"0" * 40 + b',"lr":'),
         b'{"text": "' + b"x" * 70_000 + b'"}', LINES[0][4].replace(b'"boot0"', b'"\\ud800"'),
+        LINES[1][3],
     ],
-    ids=["text", "list", "utf8", "fields", "torn", "seq", "huge", "long", "surrogate"],
+    ids=["text", "list", "utf8", "fields", "torn", "seq", "huge", "long", "surrogate", "rank 1"],
 )  # fmt: skip
 def test_what_is_no_heartbeat_is_counted_and_never_digested(line: bytes) -> None:
     read = read_lines(0, [*LINES[0], line])
     assert (read.steps.count, read.unreadable) == (len(LINES[0]), 1)
     record = build_run_record(ORDER, {0: [*LINES[0], line]})
     assert facts_of(record) == facts_of(build_run_record(ORDER, {0: LINES[0]}))
-
-
-def test_a_line_of_another_rank_is_not_this_rank_s() -> None:
-    read = read_lines(0, [*LINES[0], LINES[1][3]])
-    assert (read.steps.count, read.unreadable) == (len(LINES[0]), 1)
 
 
 @given(seed=st.integers(0, 2**32), twice=st.floats(0, 0.4))
