@@ -38,10 +38,10 @@ demo: install ## One real experiment through every phase, on this machine (ARGS=
 up: install ## Start everything here: service, worker, embedded queue and database (Ctrl-C ends it)
 	$(BIN)/gonogo up $(ARGS)
 
-test: install ## What every commit must pass: lint beside the unit tests, then the end-to-end tests
-	@$(MAKE) lint & lint=$$!; failed=0; $(MAKE) unit || failed=1; \
-	wait $$lint || { echo "make lint failed: see above"; failed=1; }; exit $$failed
-	@$(MAKE) e2e
+test: install ## What every commit must pass: the unit, then the end-to-end tests; lint in their pauses
+	@said=$$(mktemp); nice -n 19 $(MAKE) lint > $$said 2>&1 & lint=$$!; failed=0; \
+	$(MAKE) unit && $(MAKE) e2e || failed=1; \
+	wait $$lint || { echo "make lint failed:"; failed=1; }; cat $$said; rm $$said; exit $$failed
 
 unit: install ## All tests but the end-to-end and the long ones (ARGS="-k stall" chooses)
 	$(TEST_ENV) $(BIN)/python -m pytest tests --ignore=tests/e2e -m "not long" -n $(WORKERS) --dist worksteal $(ARGS)

@@ -97,7 +97,8 @@ def test_every_metric_has_base_units() -> None:
 
 
 def test_every_alert_has_a_case_where_it_fires_and_one_where_it_is_silent() -> None:
-    tests = yaml.safe_load((ROOT / "docker/prometheus/rules_test.yml").read_text())["tests"]
+    files = (ROOT / "docker/prometheus").glob("rules_*test.yml")
+    tests = [test for file in files for test in yaml.safe_load(file.read_text())["tests"]]
     cases = [case for test in tests for case in test.get("alert_rule_test", [])]
     fired = {case["alertname"] for case in cases if case["exp_alerts"]}
     silent = {case["alertname"] for case in cases if not case["exp_alerts"]}

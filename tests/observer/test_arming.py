@@ -20,7 +20,7 @@ TRAINS = (
 )
 
 
-def python(run: Path, code: str, *path: Path, **names: str) -> str:
+def python(run: Path | None, code: str, *path: Path, **names: str) -> str:
     """Run a line of Python under the observer; return what it prints."""
     environ = environment(run, **names)
     environ["PYTHONPATH"] = os.pathsep.join(map(str, (SITE, *path)))
@@ -42,12 +42,8 @@ def test_a_line_of_torch_is_observed_without_gonogo_on_its_path(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("code", "names"),
-    [
-        ("import torch; torch.ones(2).sum()", {}),
-        (TRAINS, {"GONOGO_OBSERVE": "0"}),
-        (TRAINS, {"GONOGO_OBSERVED_PID": "1"}),
-    ],
-    ids=["nothing is trained", "switched off", "a child of the rank"],
+    [("import torch; torch.ones(2).sum()", {}), (TRAINS, {"GONOGO_OBSERVED_PID": "1"})],
+    ids=["nothing is trained", "a child of the rank"],
 )
 def test_nothing_is_written(tmp_path: Path, code: str, names: dict[str, str]) -> None:
     run = write_order(tmp_path)
@@ -65,10 +61,11 @@ def test_the_sitecustomize_of_the_user_still_runs(tmp_path: Path) -> None:
     assert said.split() == ["theirs", str(theirs / "sitecustomize.py")]
 
 
-def test_without_a_run_nothing_is_armed(tmp_path: Path) -> None:
-    environ = {**environment(None), "PYTHONPATH": str(SITE)}
+@pytest.mark.parametrize(("observe", "ordered"), [("", True), ("0", True), ("", False)])
+def test_it_is_armed_in_a_run_unless_it_is_switched_off(
+    tmp_path: Path, observe: str, ordered: bool
+) -> None:
     code = "import sys; print([row for row in sys.meta_path if 'Finder' in repr(row)])"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True
-    )
-    assert "sitecustomize" not in done.stdout
+    run = write_order(tmp_path) if ordered else None
+    said = python(run, code, GONOGO_OBSERVE=observe)
+    assert ("sitecustomize" in said) == (ordered and not observe)

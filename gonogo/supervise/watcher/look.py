@@ -67,8 +67,10 @@ class Observations:
         self._transient = TransientErrors(_log)
 
     def owes(self) -> bool:
-        """Return whether a source still has to bring what was there before the end."""
-        return any(row.owes() for row in self._sources if isinstance(row, Checkpoints))
+        """Return whether a source still has to bring what was there at the end; it is due now."""
+        owing = [row.kind for row in self._sources if isinstance(row, Checkpoints) and row.owes()]
+        self._due |= dict.fromkeys(owing, float("-inf"))
+        return bool(owing)
 
     def take(self, now: float, *, only_owed: bool = False) -> dict[str, Any]:
         """Return kind → payload of the sources that saw something new."""

@@ -17,6 +17,7 @@ from gonogo.contract.observation import CheckpointSeen, Kind, checkpoints_of
 from gonogo.contract.records import Tick
 from gonogo.rundir import RunDir, load_sealed
 from gonogo.supervise.host.checkpoints import Checkpoints, verify
+from gonogo.supervise.watcher.look import Observations
 from tests.supervise.runs import no_threads, wait_until
 
 FAST = float("inf")
@@ -216,15 +217,15 @@ def test_one_that_is_saved_anew_while_it_is_read_is_gone(
 
 
 def test_a_last_checkpoint_is_owed_until_it_is_told(run_dir: RunDir) -> None:
-    source = Checkpoints(run_dir, bytes_per_s=FAST)
-    assert not source.owes()
+    observations = Observations([Checkpoints(run_dir, bytes_per_s=FAST)])
+    assert not observations.owes()
     save(run_dir, 20)
     told: list[Any] = []
-    while source.owes():
-        told += source.look(0.0) or []
+    while observations.owes():  # and at each tick, not once a second
+        told += observations.take(0.0).get("checkpoints", [])
     assert [row["step"] for row in told] == [20]
     shutil.rmtree(save(run_dir, 40))
-    assert not source.owes()
+    assert not observations.owes()
 
 
 def test_where_no_thread_is_to_be_had_a_checkpoint_is_verified_later(run_dir: RunDir) -> None:
