@@ -13,8 +13,8 @@ EXTRAS := server,worker,postgres,nsa,cpu,dev
 # One thread a process on CPU: the tests start several ranks on few cores. And bytecode is kept, also
 # where the environment forbids it (as images do): they start thousands of processes.
 TEST_ENV := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
-# Most tests wait for processes they start, so a few sessions at once are quicker than one.
-WORKERS ?= 4
+# Many tests wait for processes they start, so more of them at once than there are cores.
+FORKS ?= 6
 ARGS ?=
 FAULTS := tests/e2e/test_faults.py
 
@@ -44,15 +44,15 @@ test: install ## What every commit must pass: the unit, then the end-to-end test
 	wait $$lint || { echo "make lint failed:"; failed=1; }; cat $$said; rm $$said; exit $$failed
 
 unit: install ## All tests but the end-to-end and the long ones (ARGS="-k stall" chooses)
-	$(TEST_ENV) $(BIN)/python -m pytest tests --ignore=tests/e2e -m "not long" -n $(WORKERS) --dist worksteal $(ARGS)
+	$(TEST_ENV) $(BIN)/python -m pytest tests --ignore=tests/e2e -m "not long" --forks $(FORKS) $(ARGS)
 
 e2e: install ## The end-to-end tests but the long ones: real processes, faults, kills
-	$(TEST_ENV) $(BIN)/python -m pytest tests/e2e -m "not long" --timeout 900 -n 3 --dist loadfile $(ARGS)
+	$(TEST_ENV) $(BIN)/python -m pytest tests/e2e -m "not long" --timeout 900 --forks 3 $(ARGS)
 
 # Faults first, one at a time: a neighbour on the same cores is what their detectors wait for.
 long: install ## What takes too long for every commit: every fault and kill, interpreted kernels (over an hour)
 	$(TEST_ENV) $(BIN)/python -m pytest $(FAULTS) -m long --timeout 1600 $(ARGS)
-	$(TEST_ENV) $(BIN)/python -m pytest tests $(FAULTS:%=--ignore=%) -m long --timeout 1600 -n 2 --dist loadfile $(ARGS)
+	$(TEST_ENV) $(BIN)/python -m pytest tests $(FAULTS:%=--ignore=%) -m long --timeout 1600 --forks 2 $(ARGS)
 
 lint: install ## ruff, mypy, the import law, spelling, plain English
 	$(BIN)/mypy & types=$$!; $(BIN)/ruff check .; $(BIN)/ruff format --check .; \

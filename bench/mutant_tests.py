@@ -453,9 +453,7 @@ def collected(files: Sequence[str], action: _Action, *more: object) -> str:
     plugin = _Session(action)
     # Without rewriting of asserts the libraries stay as the parent imported them.
     asked = ["-s", "-q", "--assert=plain", "--no-header", "--tb=no", "-m", "not long and not gpu"]
-    for name in ("cacheprovider", "xdist"):
-        asked += ["-p", f"no:{name}"]
-    asked += ["--hypothesis-profile", PROFILE, "--rootdir", str(ROOT)]
+    asked += ["-p", "no:cacheprovider", "--hypothesis-profile", PROFILE, "--rootdir", str(ROOT)]
     asked += ["-o", "tmp_path_retention_policy=none", *(str(ROOT / name) for name in files)]
     pytest.main(asked, plugins=[plugin, *more])
     return plugin.result

@@ -46,6 +46,9 @@ def demand(component: str) -> str:
     return path
 
 
+pytest_plugins = ("tests.forked",)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     required_components()  # a misspelt name must not turn failures back into skips
     gc.disable()  # a tenth of the time would go into looks at modules that stay

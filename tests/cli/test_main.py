@@ -152,10 +152,7 @@ def test_the_doctor_tries_to_read_a_stack(
     assert text in said
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [("up", "--port", "0"), ("demo",)],
-)
+@pytest.mark.parametrize("arguments", [("up", "--port", "0"), ("demo",)])
 def test_a_path_that_cannot_be_used_is_one_line(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     file = tmp_path / "file"
     file.write_text("no folder")

@@ -17,10 +17,7 @@ PLAN: dict[str, Any] = {
     "profile": "cpu",
     "workload": {"command": "train --lr {lr} --seed {seed} --steps {steps}"},
     "train": {"lr": 1e-3, "seed": 7},
-    "phases": [
-        {"name": "short", "steps": 3},
-        {"name": "long", "steps": 30, "train": {"lr": 5}},
-    ],
+    "phases": [{"name": "short", "steps": 3}, {"name": "long", "steps": 30, "train": {"lr": 5}}],
 }
 
 

@@ -35,11 +35,7 @@ def advice(
     failed: bool = False,
     stopped: bool = False,
 ) -> list[str]:
-    facts = {
-        "ranks": {str(n): row for n, row in enumerate(ranks)},
-        "exit": ended,
-        "outcome": None,
-    }
+    facts = {"ranks": {str(n): row for n, row in enumerate(ranks)}, "exit": ended, "outcome": None}
     document = {
         "facts": facts,
         "criteria": [{"id": name, "outcome": "inconclusive"} for name in open_],

@@ -9,20 +9,8 @@ from rich.console import Console
 
 from gonogo.cli import watching
 from gonogo.cli.client import Client
-from gonogo.cli.watching import (
-    Glance,
-    plain_line,
-    render,
-    watch_experiment,
-)
-from gonogo.contract.api import (
-    ExperimentView,
-    Forecast,
-    NextStep,
-    OverrideView,
-    PhaseView,
-    RunView,
-)
+from gonogo.cli.watching import Glance, plain_line, render, watch_experiment
+from gonogo.contract.api import ExperimentView, Forecast, NextStep, OverrideView, PhaseView, RunView
 from gonogo.contract.decision import Cause, Verdict
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.contract.order import RunReason

@@ -13,10 +13,7 @@ from gonogo.contract.workload import Patch, RecordedPatch, Workload
 def test_a_patch_keeps_what_was_said_and_nothing_else() -> None:
     said = {"env": {"NSA_TB_DISABLE": 0}, "workload": {"parallel": "fsdp"}}
     patch = Patch.model_validate(said)
-    assert patch.document() == {
-        "env": {"NSA_TB_DISABLE": "0"},
-        "workload": {"parallel": "fsdp"},
-    }
+    assert patch.document() == {"env": {"NSA_TB_DISABLE": "0"}, "workload": {"parallel": "fsdp"}}
     assert Patch.model_validate(patch.document()) == patch
     assert Patch().document() == {}
 

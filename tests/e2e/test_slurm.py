@@ -23,13 +23,7 @@ from gonogo.contract.records import ExitRecord
 from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.process_records import load_keeping
 from gonogo.supervise.processes import send_signal
-from tests.e2e.lab import (
-    Lab,
-    clean_environ,
-    one_phase_plan,
-    processes_of,
-    read_json,
-)
+from tests.e2e.lab import Lab, clean_environ, one_phase_plan, processes_of, read_json
 from tests.slurm_lab import Lab as Slurm
 from tests.slurm_lab import can_run, slurm_lab
 

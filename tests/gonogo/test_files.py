@@ -11,12 +11,7 @@ from typing import NoReturn
 
 import pytest
 
-from gonogo.files import (
-    MAX_RECORD_BYTES,
-    open_private,
-    place_first,
-    read_small,
-)
+from gonogo.files import MAX_RECORD_BYTES, open_private, place_first, read_small
 
 
 @pytest.fixture(params=[None, errno.EPERM, errno.EOPNOTSUPP])

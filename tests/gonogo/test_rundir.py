@@ -15,14 +15,7 @@ from gonogo import files, rundir
 from gonogo.contract.errors import Corrupt, Rejected
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.contract.records import ExitRecord
-from gonogo.rundir import (
-    RunDir,
-    complete_bytes,
-    load_all_lines,
-    load_lines,
-    load_record,
-    save_json,
-)
+from gonogo.rundir import RunDir, complete_bytes, load_all_lines, load_lines, load_record, save_json
 
 
 def test_a_torn_last_line_waits_for_its_end(tmp_path: Path) -> None:

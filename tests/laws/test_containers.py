@@ -78,9 +78,7 @@ def test_gpu_workers_share_the_hosts_device_locks(project: Project) -> None:
     assert project["services"]["locks"]["network_mode"] == "none"
 
 
-def test_every_port_is_published_on_loopback_only(
-    project: Project,
-) -> None:
+def test_every_port_is_published_on_loopback_only(project: Project) -> None:
     ports = [port for service in project["services"].values() for port in service.get("ports", [])]
     assert len(ports) == 4
     assert {port["host_ip"] for port in ports} == {"127.0.0.1"}
@@ -97,9 +95,7 @@ def test_every_mounted_file_exists(project: Project) -> None:
     assert [path for path in binds if not path.exists()] == []
 
 
-def test_every_variable_of_ours_is_a_known_setting(
-    project: Project,
-) -> None:
+def test_every_variable_of_ours_is_a_known_setting(project: Project) -> None:
     named = {
         name
         for service in project["services"].values()

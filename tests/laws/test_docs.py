@@ -185,11 +185,7 @@ def diagram(table: dict[tuple[StrEnum, StrEnum], StrEnum]) -> list[str]:
 
 @pytest.mark.parametrize(
     "table",
-    [
-        lifecycle.EXPERIMENT_TRANSITIONS,
-        lifecycle.PHASE_TRANSITIONS,
-        lifecycle.RUN_TRANSITIONS,
-    ],
+    [lifecycle.EXPERIMENT_TRANSITIONS, lifecycle.PHASE_TRANSITIONS, lifecycle.RUN_TRANSITIONS],
     ids=["experiment", "phase", "run"],
 )
 def test_the_lifecycle_diagrams_are_the_tables(

@@ -7,13 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.contract.stack_trace import (
-    Frame,
-    PlaceKind,
-    classify,
-    describe_places,
-    parse_frames,
-)
+from gonogo.contract.stack_trace import Frame, PlaceKind, classify, describe_places, parse_frames
 
 MAIN = "main (train.py:9)"
 REDUCE = "all_reduce (torch/distributed/distributed_c10d.py:3252)"

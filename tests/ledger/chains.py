@@ -78,10 +78,7 @@ def chain(key: SigningKey | None = KEY, experiment: str = EXPERIMENT) -> list[Re
         rows.append(append(entry_of(found), at, key))
     last = rows[-1]
     person = Entry(
-        kind=DecisionKind.HUMAN,
-        verdict=Verdict.NO_GO,
-        actor="ana",
-        reason="the loss is too good",
+        kind=DecisionKind.HUMAN, verdict=Verdict.NO_GO, actor="ana", reason="the loss is too good"
     )
     at = place(rows, last.decision.phase, last.decision.run, supersedes=last.id)
     return [*rows, append(person, replace(at, experiment=experiment), key)]

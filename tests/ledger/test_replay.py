@@ -78,10 +78,7 @@ def test_what_cannot_be_checked_is_listed() -> None:
 BROKEN_CHAINS: dict[str, Callable[[list[RecordedDecision]], list[RecordedDecision]]] = {
     "the one before is changed": lambda rows: [edited(rows[0], reason="x"), *rows[2:]],
     "the one before is resealed": lambda rows: [resealed(rows[0], reason="x"), *rows[2:]],
-    "the next one links to another": lambda rows: [
-        rows[0],
-        resealed(rows[2], prev_hash="0" * 64),
-    ],
+    "the next one links to another": lambda rows: [rows[0], resealed(rows[2], prev_hash="0" * 64)],
     "a second one has its number": lambda rows: [rows[0], resealed(rows[1], id="dec_other")],
 }
 

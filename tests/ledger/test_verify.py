@@ -13,19 +13,9 @@ import pytest
 
 from gonogo.contract.errors import Rejected
 from gonogo.ledger.recorded import record_of
-from gonogo.ledger.sign import (
-    Trust,
-    trusting,
-)
+from gonogo.ledger.sign import Trust, trusting
 from gonogo.ledger.verify import check_anchors, verify_file, verify_folder
-from tests.ledger.chains import (
-    KEY,
-    OTHER_KEY,
-    TRUST,
-    chain,
-    resealed,
-    save_chain,
-)
+from tests.ledger.chains import KEY, OTHER_KEY, TRUST, chain, resealed, save_chain
 
 
 def test_a_whole_signed_home_is_right(tmp_path: Path) -> None:

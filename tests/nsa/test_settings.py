@@ -29,10 +29,7 @@ def test_a_variable_that_cannot_be_honoured_is_an_error(variable):
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [
-        ("NSA_SDPA_NO_FLASH", "NSA_SDPA_FLASH_ONLY"),
-        ("NSA_DDP_STATIC_GRAPH", "NSA_DDP_FIND_UNUSED"),
-    ],
+    [("NSA_SDPA_NO_FLASH", "NSA_SDPA_FLASH_ONLY"), ("NSA_DDP_STATIC_GRAPH", "NSA_DDP_FIND_UNUSED")],
 )
 def test_toggles_that_take_each_other_back_are_an_error(one, other):
     assert load_settings({one: "1", other: "0"}).on(one)

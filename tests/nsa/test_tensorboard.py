@@ -31,10 +31,7 @@ def test_a_point_a_step_and_nothing_without_a_curve(tmp_path):
     assert [
         (event.step, {value.tag: value.simple_value for value in event.summary.value})
         for event in points
-    ] == [
-        (1, {"train/loss": 5.5, "train/lr": pytest.approx(2e-4)}),
-        (300, {"eval/loss": math.inf}),
-    ]
+    ] == [(1, {"train/loss": 5.5, "train/lr": pytest.approx(2e-4)}), (300, {"eval/loss": math.inf})]
 
 
 def test_the_checksum_is_the_castagnoli_crc_of_the_published_example():

@@ -7,11 +7,7 @@ from typing import Any
 import pytest
 
 from gonogo.contract.errors import Rejected
-from gonogo.planning.campaigns import (
-    first_order,
-    reseeded,
-    resolve_campaign,
-)
+from gonogo.planning.campaigns import first_order, reseeded, resolve_campaign
 from gonogo.planning.resolve import resolve_plan
 from gonogo.planning.source import bundled_plan
 

@@ -36,11 +36,7 @@ REFUSED = [
     ({"phases.smoke.env.NSA_BOGUS": "1"}, "phases.smoke.env.NSA_BOGUS", "unknown key"),
     ({"phases.smoke.env.NSA_TB_DISABLE": 2}, "phases.smoke.env.NSA_TB_DISABLE", "one of 0, 1"),
     ({"workload.env.NCLL_ALGO": "Ring"}, "workload.env.NCLL_ALGO", "did you mean NCCL_ALGO?"),
-    (
-        {"remedies.out_of_memory.env.MY": "x"},
-        "remedies.out_of_memory.env.MY",
-        "no worker",
-    ),
+    ({"remedies.out_of_memory.env.MY": "x"}, "remedies.out_of_memory.env.MY", "no worker"),
     ({"workload.env.NSA_TB_DISABEL": 1}, "workload.env.NSA_TB_DISABEL", "mean NSA_TB_DISABLE?"),
     ({"phases.smoke.env.NSA_LR": 0.5}, "phases.smoke.env.NSA_LR", "disagrees with optim.lr"),
     ({"workload.world_size": 3}, "train.batch.global_seqs", "shared evenly"),
@@ -54,18 +50,11 @@ REFUSED = [
         "remedies.out_of_memory.train.steps",
         "is the plan's",
     ),
-    (
-        {"remedies.out_of_memory.workload.world_size": 3},
-        "train.batch.global_seqs",
-        "shared evenly",
-    ),
+    ({"remedies.out_of_memory.workload.world_size": 3}, "train.batch.global_seqs", "shared evenly"),
     ({"confirm.variants.0.env.NSA_USE_FA2": 7}, "confirm.variants.0.env.NSA_USE_FA2", "0, 1"),
     ({"confirm.variants.1.train.dtyp": "x"}, "confirm.variants.1.train.dtyp", "mean dtype?"),
     (
-        {
-            "confirm.variants.0.env.NSA_SDPA_NO_FLASH": 1,
-            "phases.smoke.env.NSA_SDPA_FLASH_ONLY": 1,
-        },
+        {"confirm.variants.0.env.NSA_SDPA_NO_FLASH": 1, "phases.smoke.env.NSA_SDPA_FLASH_ONLY": 1},
         "confirm.variants.0.env",
         "exclude each other",
     ),

@@ -35,10 +35,7 @@ def test_a_threshold_that_contradicts_the_floor_is_left_out_and_said() -> None:
     (speed,) = [row for row in order.gate if row.id == "throughput"]
     assert (speed.pass_above, speed.fail_below) == (35, None)
     assert [row.model_dump() for row in order.left_out] == [
-        {
-            "id": "throughput.fail_below",
-            "why": "39 contradicts the floor of a100-pcie-gen3, 35",
-        }
+        {"id": "throughput.fail_below", "why": "39 contradicts the floor of a100-pcie-gen3, 35"}
     ]
 
 

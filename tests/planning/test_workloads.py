@@ -143,11 +143,7 @@ def test_a_violation_says_what_was_found_and_what_was_meant(
         ({"NSA_ACCUM": "2"}, "env.NSA_ACCUM", "disagrees with batch.accumulate"),
         ({"CONFIG": "m7c_125m"}, "env.CONFIG", "disagrees with train.config"),
         ({"CONFIG": "demo", "NCCL_ALGO": "Ring"}, None, ""),
-        (
-            {"NSA_SDPA_NO_FLASH": "1", "NSA_SDPA_FLASH_ONLY": "1"},
-            "env",
-            "exclude each other",
-        ),
+        ({"NSA_SDPA_NO_FLASH": "1", "NSA_SDPA_FLASH_ONLY": "1"}, "env", "exclude each other"),
     ],
 )
 def test_the_environment_is_checked_beside_the_configuration(

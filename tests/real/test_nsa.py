@@ -131,9 +131,7 @@ def test_statistics_that_hang_are_named_and_switching_them_off_answers_it(new_ru
 
 
 @pytest.mark.long
-def test_logging_that_hangs_later_is_named_and_switching_it_off_answers_it(
-    new_run: NewRun,
-) -> None:
+def test_logging_that_hangs_later_is_named_and_switching_it_off_answers_it(new_run: NewRun) -> None:
     run = started(new_run, steps=4000)
     run.wait_for_step(2)
     pipe(run.path / "training.csv")

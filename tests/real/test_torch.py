@@ -35,15 +35,7 @@ def judged(
 
 
 FAILURES = [
-    pytest.param(
-        "peer",
-        {},
-        {},
-        "killed",
-        1,
-        "step 6 begins",
-        id="a peer is killed",
-    ),
+    pytest.param("peer", {}, {}, "killed", 1, "step 6 begins", id="a peer is killed"),
     pytest.param(
         "collective",
         {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
@@ -53,15 +45,7 @@ FAILURES = [
         "Detected mismatch between collectives",
         id="ranks enter different collectives",
     ),
-    pytest.param(
-        "memory",
-        {},
-        {},
-        "out_of_memory",
-        0,
-        "can't allocate memory",
-        id="out of memory",
-    ),
+    pytest.param("memory", {}, {}, "out_of_memory", 0, "can't allocate memory", id="out of memory"),
     pytest.param(
         "shape",
         {},

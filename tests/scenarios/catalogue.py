@@ -10,27 +10,11 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tests.scenarios import (
-    chance,
-    directories,
-    faults,
-    measured,
-    simulated,
-    standing,
-    waiting,
-)
+from tests.scenarios import chance, directories, faults, measured, simulated, standing, waiting
 from tests.scenarios.scenario import Outcome, Scenario
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "outcomes.json"
-FAMILIES = (
-    chance,
-    directories,
-    faults,
-    measured,
-    simulated,
-    standing,
-    waiting,
-)
+FAMILIES = (chance, directories, faults, measured, simulated, standing, waiting)
 
 
 def catalogue() -> Iterator[Scenario]:

@@ -227,10 +227,7 @@ def hang_in_data_after_the_pause() -> Iterator[World]:
 
 def _pauses() -> Iterator[Scenario]:
     yield from streams(
-        "pauses",
-        one_rank_pauses_longer,
-        last_rank_never_leaves,
-        hang_in_data_after_the_pause,
+        "pauses", one_rank_pauses_longer, last_rank_never_leaves, hang_in_data_after_the_pause
     )
 
 

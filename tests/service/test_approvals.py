@@ -60,10 +60,7 @@ def replayed(plane: Plane, experiment: str) -> tuple[dict[str, Any], ReplayResul
     chain = [record_of(row) for row in rows]
     recorded = chain[-1]
     key = load_public_key(plane.home / "signing.pub")
-    around = Surroundings(
-        siblings=chain[:-1],
-        trust=trusting([key]),
-    )
+    around = Surroundings(siblings=chain[:-1], trust=trusting([key]))
     return dict(recorded.document), replay_decision(recorded, around)
 
 

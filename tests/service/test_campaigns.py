@@ -212,7 +212,7 @@ def test_a_grid_at_once_begins_all_its_runs_and_devices_bound_them(plane: Plane)
     made = plane.wait(lambda: view(plane, began["id"])["members"], "its runs")
     places = [(row["variant"], row["repeat"]) for row in made]
     assert places == [
-        *[("lr-1", 1), ("lr-2", 1), ("lr-2", 2), ("lr-1", 2), ("lr-1", 3), ("lr-2", 3)],
+        *[("lr-1", 1), ("lr-2", 1), ("lr-2", 2), ("lr-1", 2), ("lr-1", 3), ("lr-2", 3)]
     ]
     worker = plane.worker(devices=("cpu:0", "cpu:1"))
     first = plane.next_order(worker, allow=["train"])

@@ -110,9 +110,7 @@ def cured_and_accepted(plane: Plane, worker: FakeWorker) -> str:
 
 
 @pytest.mark.long
-def test_what_passed_under_a_remedy_is_taken_over_by_a_plan_that_orders_it_so(
-    plane: Plane,
-) -> None:
+def test_what_passed_under_a_remedy_is_taken_over_by_a_plan_that_orders_it_so(plane: Plane) -> None:
     experiment = cured_and_accepted(plane, plane.worker())
     said = refused(plane, f"{experiment}:smoke", set=REMEDIED)
     assert "sanity is ordered otherwise than there (identity.config_digest" in said

@@ -53,9 +53,7 @@ def test_the_rest_is_told_while_it_goes_on_with_the_starts_to_come(still: Plane)
     assert found["claimed_seconds"] == 60.0
 
 
-def test_a_run_that_has_ended_leaves_nothing_of_its_phase_before_it_is_judged(
-    still: Plane,
-) -> None:
+def test_a_run_that_has_ended_leaves_nothing_of_its_phase_before_it_is_judged(still: Plane) -> None:
     experiment = still.submit(set={"phases.0.steps": 10})
     worker = still.worker()
     order = still.next_order(worker)

@@ -283,9 +283,7 @@ def test_what_its_lines_had_shown_fails_a_run_though_an_accident_ended_it(
 
 
 @pytest.mark.long
-def test_a_stall_is_confirmed_unchanged_and_then_under_variants_before_no_go(
-    plane: Plane,
-) -> None:
+def test_a_stall_is_confirmed_unchanged_and_then_under_variants_before_no_go(plane: Plane) -> None:
     variant = {"env": {"NSA_SDPA_NO_FLASH": "1"}, "train": {"seed": 7}}
     confirm = {"on": ["stall"], "variants": [variant]}
     experiment = plane.submit(set={"confirm": confirm})

@@ -13,12 +13,7 @@ from gonogo.contract.errors import Rejected
 from gonogo.ledger.recorded import load_decision, record_of
 from gonogo.ledger.sign import trusting
 from gonogo.ledger.verify import check_chain, verify_folder
-from gonogo.signing import (
-    create_signing_key,
-    load_public_key,
-    load_signing_key,
-    save_signing_key,
-)
+from gonogo.signing import create_signing_key, load_public_key, load_signing_key, save_signing_key
 from service.conductor.conductor import save_decision_files
 from service.context import open_context
 from service.settings import Settings

@@ -42,11 +42,7 @@ class Process:
         assert self.child.stdout is not None
         said = json.loads(self.child.stdout.readline())
         written = json.loads((self.home / "service.json").read_text())
-        assert written == {
-            "url": said["url"],
-            "pid": self.child.pid,
-            "host": socket.gethostname(),
-        }
+        assert written == {"url": said["url"], "pid": self.child.pid, "host": socket.gethostname()}
         return httpx.Client(base_url=said["url"], timeout=120, trust_env=False)
 
     def end(self, how: signal.Signals) -> int:
@@ -86,9 +82,7 @@ def test_what_was_answered_survives_a_kill(process: Process) -> None:
 
 
 def test_a_database_of_another_release_is_refused_in_a_sentence(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("GONOGO_HOME", str(tmp_path))
     monkeypatch.delenv("GONOGO_DATABASE_URL", raising=False)

@@ -138,8 +138,7 @@ def test_rank_that_failed_first_is_the_cause_and_not_those_told_to_end(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("reason", "by"),
-    [("stalled", "watchdog"), ("halted", "operator"), ("watcher_failed", "infra")],
+    ("reason", "by"), [("stalled", "watchdog"), ("halted", "operator"), ("watcher_failed", "infra")]
 )
 @pytest.mark.parametrize("end", [ended(3), ended(1), ended(signal=6)], ids=str)
 def test_who_asked_first_names_the_cause(tmp_path: Path, reason: str, by: str, end: Ended) -> None:

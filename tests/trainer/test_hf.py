@@ -75,10 +75,7 @@ def test_checkpoints_are_said_and_sealed(trained: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize(
     "args",
-    [
-        {"torch_compile": True, "torch_compile_backend": "eager"},
-        {"label_smoothing_factor": 0.1},
-    ],
+    [{"torch_compile": True, "torch_compile_backend": "eager"}, {"label_smoothing_factor": 0.1}],
     ids=["compiled", "the loss is not the model's"],
 )
 def test_other_ways_to_train_tell_the_same(tmp_path: Path, args: dict[str, object]) -> None:

@@ -7,10 +7,7 @@ import sys
 import grimp
 import pytest
 
-ADAPTERS = {
-    "gonogo.trainer.hf": {"transformers"},
-    "gonogo.trainer.lightning": {"lightning"},
-}
+ADAPTERS = {"gonogo.trainer.hf": {"transformers"}, "gonogo.trainer.lightning": {"lightning"}}
 
 
 @pytest.fixture(scope="module")

@@ -366,11 +366,7 @@ def test_a_checkpoint_is_due_as_the_order_says(
 # Halts
 
 
-def halting(
-    run: Path,
-    at_step: int,
-    agree: Callable[[bool], bool] | None = None,
-) -> Any:
+def halting(run: Path, at_step: int, agree: Callable[[bool], bool] | None = None) -> Any:
     """Train until asked to halt; `.HALT` appears after a step."""
     with gonogo.trainer.attach(run, agree=agree) as beat:
         for step in range(1, 5):

@@ -175,10 +175,7 @@ class Fed:
 
 
 def feed(
-    kind: type[Detector[Any]],
-    ran: Ran,
-    *,
-    after: Callable[[Fed], None] = lambda fed: None,
+    kind: type[Detector[Any]], ran: Ran, *, after: Callable[[Fed], None] = lambda fed: None
 ) -> Fed:
     """Feed a run's steps to a detector, as the fold does: one finding for each key.
 

@@ -118,10 +118,7 @@ def test_after_a_refused_key_the_present_key_is_used() -> None:
 
     found = iter([None, "renewed"])
     client = ControlPlane(
-        "http://c:8750",
-        SECRET,
-        find_key=lambda: next(found),
-        transport=httpx.MockTransport(answer),
+        "http://c:8750", SECRET, find_key=lambda: next(found), transport=httpx.MockTransport(answer)
     )
     for _ in range(2):
         with pytest.raises(KeyRefused):

@@ -9,13 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gonogo.contract.goodput import Part, goodput_of, seconds_of
-from gonogo.goodput.account import (
-    STEP,
-    RankAccount,
-    RunTimes,
-    account_experiment,
-    account_run,
-)
+from gonogo.goodput.account import STEP, RankAccount, RunTimes, account_experiment, account_run
 
 TIMES = RunTimes(opened_at=1000.0, placed_at=1010.0, ended_at=1200.0)
 #: First line 5 s after the claim; 20 steps of 5 s from step 1 on, checkpoints after 8 and 16.

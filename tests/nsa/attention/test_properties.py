@@ -11,11 +11,7 @@ from nsa.attention import nsa_attention
 # fp64 is computed by PyTorch's operations, fp32 with heads of 16 numbers in C.
 WAYS = pytest.mark.parametrize(
     ("backend", "made"),
-    [
-        ("reference", {}),
-        ("torch", {}),
-        ("torch", {"dtype": torch.float32, "D": 16}),
-    ],
+    [("reference", {}), ("torch", {}), ("torch", {"dtype": torch.float32, "D": 16})],
     ids=["reference", "torch", "torch in C"],
 )
 BACKENDS = pytest.mark.parametrize("backend", ["reference", "torch"])

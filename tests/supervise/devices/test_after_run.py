@@ -18,12 +18,7 @@ from gonogo.supervise.devices import after_run
 from gonogo.supervise.devices.after_run import await_free, faulty_ranks
 from gonogo.supervise.devices.nvml import Nvml
 from gonogo.supervise.keeper_start import start_draining
-from gonogo.supervise.locks import (
-    DeviceLocks,
-    is_locked,
-    open_host_folder,
-    take_lock,
-)
+from gonogo.supervise.locks import DeviceLocks, is_locked, open_host_folder, take_lock
 from tests.supervise.devices.fake_nvml import FakeNvml, healthy
 from tests.supervise.orders import completed, make_order, make_run_dir
 from tests.supervise.runs import ROOT, NewRun, wait_until

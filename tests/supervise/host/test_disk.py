@@ -10,12 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gonogo.supervise.host.usage import (
-    REFUSED_FOR_S,
-    REPEAT_S,
-    UNCOUNTED_MB,
-    Disk,
-)
+from gonogo.supervise.host.usage import REFUSED_FOR_S, REPEAT_S, UNCOUNTED_MB, Disk
 
 
 @pytest.fixture

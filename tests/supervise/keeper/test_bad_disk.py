@@ -19,13 +19,7 @@ from gonogo import rundir
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.supervise import durable
 from gonogo.supervise.durable import PIECES, RESERVE_NAME, Reserve
-from tests.supervise.runs import (
-    ROOT,
-    NewRun,
-    SupervisedRun,
-    starting,
-    wait_until,
-)
+from tests.supervise.runs import ROOT, NewRun, SupervisedRun, starting, wait_until
 
 SHIM = Path(__file__).parents[1] / "failing_disk"
 SCRIPT = """

@@ -151,9 +151,7 @@ def test_keeper_told_to_stop_ends_its_run_with_a_checkpoint(
 
 
 @pytest.mark.long
-def test_term_for_every_process_of_a_job_is_a_preemption_with_a_checkpoint(
-    new_run: NewRun,
-) -> None:
+def test_term_for_every_process_of_a_job_is_a_preemption_with_a_checkpoint(new_run: NewRun) -> None:
     """As Slurm sends it, and more than once in one ending: to launcher, ranks and keeper."""
     run = new_run("--shield", steps=2000)
     run.wait_for_step(3)

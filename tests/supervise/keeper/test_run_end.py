@@ -11,12 +11,7 @@ import pytest
 
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.supervise.durable import Reserve
-from gonogo.supervise.end_request import (
-    HALT_LIMIT_S,
-    HALT_NAME,
-    KILL_NAME,
-    load_request,
-)
+from gonogo.supervise.end_request import HALT_LIMIT_S, HALT_NAME, KILL_NAME, load_request
 from gonogo.supervise.keeper import run_end
 from gonogo.supervise.keeper.children import Child
 from gonogo.supervise.keeper.run_end import DEAF_LIMIT_S, OutOfMemory, RunEnd, presumed_end

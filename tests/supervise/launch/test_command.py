@@ -10,12 +10,7 @@ from pathlib import Path
 import pytest
 
 from gonogo.contract.watch import Watch
-from gonogo.supervise.launch.command import (
-    Allowed,
-    LaunchRefused,
-    build_command,
-    build_environment,
-)
+from gonogo.supervise.launch.command import Allowed, LaunchRefused, build_command, build_environment
 
 RUN_DIR = Path("/runs/run_1")
 WRAPPER = "gonogo.supervise.launch.rank"

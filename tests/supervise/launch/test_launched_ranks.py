@@ -17,11 +17,7 @@ import pytest
 
 from gonogo.supervise.launch.rank import Launched
 from gonogo.supervise.process_records import load_rank_record, recorded_ranks
-from gonogo.supervise.processes import (
-    find_descendants,
-    find_process,
-    load_stat,
-)
+from gonogo.supervise.processes import find_descendants, find_process, load_stat
 from tests.supervise.runs import ROOT, wait_until
 
 LAUNCHER = """

@@ -134,7 +134,7 @@ RECORDS = {
             f"|    value_loss           | {n}.5        |\n-----------------------------------------"
             for n in (1, 2, 3)
         ),
-    ],
+    ]
 }
 """What prints a table or a record of several lines; the first table of PPO has no loss."""
 

@@ -17,14 +17,7 @@ from gonogo.contract.records import ExitRecord, NodeExit, NodeState, Tick
 from gonogo.contract.wire import Kind, new_id
 from gonogo.rundir import load_all_lines, load_record
 from gonogo.supervise.process_records import EXIT_NAME
-from tests.supervise.runs import (
-    ALLOWED,
-    KEEPER,
-    ROOT,
-    SupervisedRun,
-    build_test_order,
-    wait_until,
-)
+from tests.supervise.runs import ALLOWED, KEEPER, ROOT, SupervisedRun, build_test_order, wait_until
 
 
 @dataclass(slots=True)

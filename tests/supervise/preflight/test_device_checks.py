@@ -69,10 +69,7 @@ def test_healthy_gpus_pass() -> None:
     ],
 )
 def test_a_gpu_is_held_against_its_profile_and_its_node(
-    flops: tuple[float | None, ...],
-    profile: float | None,
-    expected: CheckOutcome,
-    slow: list[str],
+    flops: tuple[float | None, ...], profile: float | None, expected: CheckOutcome, slow: list[str]
 ) -> None:
     measured = {f"GPU-{n}": value for n, value in enumerate(flops)}
     node = {"GPU-x": 700e12, **{uuid: value for uuid, value in measured.items() if value}}

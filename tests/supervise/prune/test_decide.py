@@ -6,15 +6,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.supervise.prune import (
-    DAY_S,
-    NOBODY_SAYS,
-    Course,
-    Policy,
-    RunFacts,
-    What,
-    decide,
-)
+from gonogo.supervise.prune import DAY_S, NOBODY_SAYS, Course, Policy, RunFacts, What, decide
 
 NOW = 100 * DAY_S
 OLD = NOW - 40 * DAY_S

@@ -40,8 +40,7 @@ LINE = {0: replace(RANKS[0], heard_mono=70.0), 1: RANKS[1]}
 
 
 @pytest.mark.parametrize(
-    "moved",
-    [{"section": "optimizer"}, {"section_seq": 41}, {"step": 13}, {"done": True}],
+    "moved", [{"section": "optimizer"}, {"section_seq": 41}, {"step": 13}, {"done": True}]
 )
 def test_one_that_moves_gives_all_of_them_their_time_again(moved: dict[str, Any]) -> None:
     standing_ = Standing()

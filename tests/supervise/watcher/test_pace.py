@@ -7,12 +7,7 @@ from typing import Any
 import pytest
 
 from gonogo.contract.heartbeat import Heartbeat
-from gonogo.supervise.watcher.journal import (
-    LAST_STEPS,
-    UNKNOWN_CHECKPOINT_S,
-    UNKNOWN_STEP_S,
-    Pace,
-)
+from gonogo.supervise.watcher.journal import LAST_STEPS, UNKNOWN_CHECKPOINT_S, UNKNOWN_STEP_S, Pace
 from gonogo.timeline.lines import Arrival
 
 

@@ -107,10 +107,7 @@ def main() -> None:
         enable_progress_bar=False,
         logger=False,
         plugins=[MixedPrecision("16-mixed", "cpu", scaler)] if asked.get("overflow") else None,
-        callbacks=[
-            callback,
-            ModelCheckpoint(dirpath=folder / "own", every_n_train_steps=3),
-        ],
+        callbacks=[callback, ModelCheckpoint(dirpath=folder / "own", every_n_train_steps=3)],
     )
     trainer.fit(
         Pair(folder, asked) if pair else Line(folder, asked),

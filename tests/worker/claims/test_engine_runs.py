@@ -213,9 +213,7 @@ def test_only_a_proof_ends_a_run(room: Room, found: Found) -> None:
     assert room.plane.claims[-1].active == [room.order.run]
 
 
-def test_a_proven_end_without_an_exit_record_is_a_lost_keeper(
-    room: Room,
-) -> None:
+def test_a_proven_end_without_an_exit_record_is_a_lost_keeper(room: Room) -> None:
     claimer = room.claimer()
     assert claimer.engine_runs is not None
     claimer.engine_runs.seen_limit_s = 60.0
@@ -254,9 +252,7 @@ def test_the_worker_reports_for_a_run_whose_end_is_pending(room: Room) -> None:
     assert room.end() is None
 
 
-def test_a_run_killed_after_a_preemption_request_is_preempted(
-    room: Room,
-) -> None:
+def test_a_run_killed_after_a_preemption_request_is_preempted(room: Room) -> None:
     """Slurm gives 30 s from TERM to KILL, and a checkpoint may take longer."""
     claimer = room.claimer()
     claimer.run_round()
@@ -272,9 +268,7 @@ def test_a_run_killed_after_a_preemption_request_is_preempted(
     assert end.text == f"SIGTERM; then the keeper was lost: {room.scheduler.found.proof}"
 
 
-def test_the_runs_own_exit_record_wins(
-    room: Room,
-) -> None:
+def test_the_runs_own_exit_record_wins(room: Room) -> None:
     claimer = room.claimer()
     claimer.run_round()
     save_json(room.run_dir.exit, completed().wire())

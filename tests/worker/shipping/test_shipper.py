@@ -15,13 +15,7 @@ from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.contract.lifecycle import RunEvent
 from gonogo.contract.worker_messages import MAX_LOG_BYTES, MAX_RECORD_BYTES, CommandKind
 from gonogo.rundir import RunDir, save_json
-from tests.supervise.orders import (
-    completed,
-    make_order,
-    make_run_dir,
-    write_beats,
-    write_finding,
-)
+from tests.supervise.orders import completed, make_order, make_run_dir, write_beats, write_finding
 from tests.worker.control_plane import KEY, FakeControlPlane, RunStore, serving
 from worker.client import ControlPlane
 from worker.shipping.shipper import Reported, Shipper, load_reported

@@ -22,10 +22,7 @@ from worker.shipping.telemetry import build_log_part, log_names
     ],
 )
 def test_reader_too_far_behind_jumps_to_the_tail(
-    tmp_path: Path,
-    offset: int,
-    expected: tuple[int, str] | None,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, offset: int, expected: tuple[int, str] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(telemetry, "MAX_LOG_BYTES", 4)
     monkeypatch.setattr(telemetry, "LOG_LAG_BYTES", 6)
