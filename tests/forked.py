@@ -122,10 +122,11 @@ class _Teller:
     """Writes each report as one line of JSON."""
 
     def __init__(self, config: pytest.Config, writer: int) -> None:
-        self._config, self._writer = config, writer
+        self._config = config
+        self._stream = open(writer, "wb", buffering=0)  # a test may have replaced os.write
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
         line = json.dumps(data).encode() + b"\n"
         while line:
-            line = line[os.write(self._writer, line) :]
+            line = line[self._stream.write(line) :]

@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 DIES = "import os\n\ndef test_dies(): os._exit(0)\n"
 FAILS = "def test_fails(): assert False\n"
+FULL = "import os, pytest\n\ndef test_full(monkeypatch): monkeypatch.setattr(os, 'write', None)\n"
 MANY = (
     "import pytest\n\n@pytest.mark.parametrize('number', range(99))\n"
     "def test_many(number, capfd):\n    print(number)\n"
@@ -21,7 +22,7 @@ MANY = (
 @pytest.mark.parametrize(
     ("other", "code", "words"),
     [
-        ("", 0, "99 passed"),
+        (FULL, 0, "100 passed"),
         (FAILS, 1, "1 failed, 99 passed"),
         (DIES, 1, "a process has died: no word of 1 tests, such as test_other.py::test_dies"),
     ],
