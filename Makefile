@@ -14,7 +14,7 @@ EXTRAS := server,worker,postgres,nsa,cpu,dev
 # where the environment forbids it (as images do): they start thousands of processes.
 TEST_ENV := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 # Many tests wait for processes they start, so more of them at once than there are cores.
-FORKS ?= 6
+FORKS ?= 5
 ARGS ?=
 FAULTS := tests/e2e/test_faults.py
 

@@ -11,6 +11,7 @@ import os
 import selectors
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from io import FileIO
 from itertools import groupby
 
 import pytest
@@ -123,7 +124,7 @@ class _Teller:
 
     def __init__(self, config: pytest.Config, writer: int) -> None:
         self._config = config
-        self._stream = open(writer, "wb", buffering=0)  # a test may have replaced os.write
+        self._stream = FileIO(writer, "wb")  # a test may have replaced os.write
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)

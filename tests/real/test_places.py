@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -60,9 +61,10 @@ def pids(tmp_path: Path) -> Iterator[dict[int, int]]:
             wait_until(lambda: all(file.exists() for file in files.values()), "both ranks", 120.0)
             yield {rank: int(file.read_text()) for rank, file in files.items()}
         finally:
+            process.kill()  # first: it would end the other rank when one is killed
             for file in tmp_path.glob("pid*"):
-                os.kill(int(file.read_text()), signal.SIGKILL)
-            process.kill()
+                with suppress(ProcessLookupError):
+                    os.kill(int(file.read_text()), signal.SIGKILL)
 
 
 def _listings(pids: dict[int, int], *, native: bool) -> dict[int, str]:
