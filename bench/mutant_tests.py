@@ -283,6 +283,7 @@ class Bench:
         self._session = session
         self._items = {item.nodeid: item for item in items}
         self._functions: dict[tuple[str, str, int], list[FunctionType]] = {}
+        gc.unfreeze()  # what is frozen is not among the objects
         for found in gc.get_objects():
             if isinstance(found, FunctionType):
                 self._functions.setdefault(_place(found.__code__), []).append(found)
