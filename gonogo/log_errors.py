@@ -52,9 +52,9 @@ _BANNER = re.compile(
     r"|traceback) *:.*|  <NO_OTHER_FAILURES>|\s*"
 )
 _REMARK = re.compile(
-    r"\[?[EWIF]\d{4} \d{2}:\d{2}:\d{2}\S* .*\b(?:elastic/|torch/distributed/run\.py:)"
+    r"\[?[EWIF]\d{4} \d{2}:\d{2}:\d{2}\S* .*\b(?:elastic/|torch/distributed/run\.py:|Utils\.hpp:)"
 )
-"""Remarks of torchrun, its notice about OMP_NUM_THREADS included."""
+"""Remarks of torchrun, and of torch about the old name of a variable that the keeper sets."""
 _STEP = re.compile(r"\b(?:step|iter|iteration)\b\W{0,3} {0,12}\d.{0,400}?\bloss\b", re.IGNORECASE)
 ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 SIGNAL = re.compile(

@@ -152,7 +152,7 @@ class Plan(Submitted):
     limits: Limits = Limits()  # Limits of every phase.
     approve_expires_s: Annotated[float, Field(gt=0)] | None = None
     """Until an approval expires; null: never."""
-    waive: list[Name] = []  # Criteria that may stay unobserved; each waiver makes CONDITIONAL_GO.
+    waive: list[Name] = []  # Criteria that may stay unobserved; CONDITIONAL_GO if one does.
     identity: DeclaredIdentity | None = None  # What a foreign workload must report.
     campaign: CampaignSpec | None = None  # Compared variants; null: no campaign.
     phases: Annotated[list[Phase], Field(min_length=1, max_length=MOST_PHASES)]  # In order.

@@ -41,7 +41,9 @@ Root Cause (first observed failure):
 BAR = " 50%|#####     | {}/12 [00:02<00:02,  2.52it/s]"
 
 
-def test_a_launcher_s_notice_of_threads_is_no_word_of_a_script() -> None:
+def test_notices_of_threads_and_of_an_old_variable_are_no_words_of_a_script() -> None:
+    old = "Warning: Environment variable TORCH_NCCL_TRACE_BUFFER_SIZE is deprecated"
+    assert own_lines(f"[W1201 18:41:50.659458899 Utils.hpp:137] {old}\n") == []
     begin = "W1126 07:54:08.853000 19783 /venv/torch/distributed/run.py:874] "
     notice = "".join(f"{begin}{line}\n" for line in ("", "*****", "Setting OMP_NUM_THREADS", "***"))
     assert own_lines(notice) == []
