@@ -26,7 +26,7 @@ _CHOICE_NUMBERS = 4096
 # Block scores that lie in memory at once: quadratic in the sequence if all did, 0.5 GB at 64k.
 _SCORE_BYTES = 64 * 1024 * 1024
 # Tiles of rows that one program of the gathered backward pass sums up.
-_GATHERED_TILES = 32
+_GATHERED_TILES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -59,16 +59,22 @@ def _all(rows: int, keys: int, warps: int, stages: int) -> Tiles:
 _HALF_NARROW = Tiles(
     forward=Tile(rows=128, keys=64, warps=8, stages=3, registers=128),
     dq=Tile(rows=64, keys=64, warps=4, stages=3),
-    dkdv=Tile(rows=128, keys=64, warps=4, stages=2),
+    dkdv=Tile(rows=64, keys=64, warps=4, stages=2),
     gathered=Tile(rows=128, keys=64, warps=8, stages=2),
-    gathered_backward=Tile(rows=128, keys=64, warps=4, stages=2),
+    gathered_backward=Tile(rows=64, keys=64, warps=4, stages=2),
     scores=Tile(rows=64, keys=64, warps=4, stages=2),
+)
+# With 128 rows, four warps or a second stage ptxas would spill or serialise the products here.
+_HALF_WIDE = replace(
+    _all(64, 64, 4, 2),
+    dkdv=Tile(rows=64, keys=64, warps=8, stages=1),
+    gathered_backward=Tile(rows=64, keys=64, warps=8, stages=2),
 )
 
 # (bytes of a number, padded head width) -> tiles.
 _TABLE: dict[tuple[int, int], Tiles] = {
     **{(2, width): _HALF_NARROW for width in (16, 32, 64)},
-    (2, 128): _all(64, 64, 4, 2),
+    (2, 128): _HALF_WIDE,
     (2, 256): _all(32, 32, 4, 1),
     **{(4, width): _all(32, 32, 4, 1) for width in (16, 32, 64)},
     (4, 128): _all(16, 32, 4, 1),

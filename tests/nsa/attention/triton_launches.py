@@ -2,14 +2,20 @@
 
 Nothing is executed: the driver is replaced by one that names a GPU, and launches end after
 compilation, so results are garbage. Prints one JSON line per case: the kernels that were launched,
-in order, those among them that had to be compiled, the most shared memory of one, and PyTorch's
-operations beside them. A case is `S[,capability[,dtype,D,l_sel]]`; started by test_triton.py.
+in order, and those among them that had to be compiled. Beside them stand the most shared memory of
+one, PyTorch's operations, and for sm_90 what ptxas says of each compiled kernel. A case is
+`S[,capability[,dtype,D,l_sel[,R]]]`, with R heads a group; started by test_triton.py.
 """
 
 import json
+import re
+import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import torch
+import triton.backends.nvidia
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.backends.compiler import GPUTarget
 from triton.runtime import JITFunction, driver
@@ -44,7 +50,8 @@ class _Operations(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-_launched, _compiled, _shared = [], [], []
+_launched, _compiled, _shared, _machine = [], [], [], []
+_PTXAS = Path(triton.backends.nvidia.__file__).parent / "bin" / "ptxas"
 _run = JITFunction.run
 
 
@@ -62,10 +69,25 @@ def _compile_only(kernel, *args, grid, warmup, **options):
         _compiled.append(kernel.__name__)
         _shared.append(result.metadata.shared)
         assert result.asm["cubin"][:4] == b"\x7fELF", kernel
+        if GpuOnPaper.capability == 90:
+            _machine.append({"kernel": kernel.__name__, **_judged(result.asm["ptx"])})
     return result
 
 
-def _attend(S, dtype, D, l_sel):
+def _judged(ptx):
+    """What ptxas says: registers, bytes spilled, and whether products wait for one another."""
+    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
+        file.write(ptx)
+        file.flush()
+        command = [_PTXAS, "-v", "-arch=sm_90a", file.name, "-o", "/dev/null"]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    numbers = re.search(r"(\d+) bytes spill stores.*Used (\d+) registers", said, re.DOTALL)
+    spilled, registers = map(int, numbers.groups())
+    serial = re.findall(r"C751[05]", said)
+    return {"registers": registers, "spilled": spilled, "serial": serial}
+
+
+def _attend(S, dtype, D, l_sel, R):
     from nsa.attention.gpu.function import nsa_attention_triton
     from nsa.attention.tensors import Call, Tensors
 
@@ -73,7 +95,7 @@ def _attend(S, dtype, D, l_sel):
         return torch.randn(1, S, heads, width, dtype=dtype, requires_grad=True)
 
     keys_values = [draw(2) for _ in range(6)]
-    tensors = Tensors(draw(12), *keys_values, draw(12, 3))
+    tensors = Tensors(draw(2 * R), *keys_values, draw(2 * R, 3))
     out, _ = nsa_attention_triton(tensors, Call(l_sel=l_sel, scale=0.125, want_ids=False))
     out.sum().backward()
 
@@ -83,13 +105,14 @@ if __name__ == "__main__":
     driver.set_active(GpuOnPaper())
     JITFunction.run = _compile_only
     for case in sys.argv[1:]:
-        for noted in (_launched, _compiled, _shared):
+        for noted in (_launched, _compiled, _shared, _machine):
             noted.clear()
         given = case.split(",")
-        S, capability, dtype, D, l_sel = given + ["90", "bfloat16", "64", "64"][len(given) - 1 :]
+        defaults = ["90", "bfloat16", "64", "64", "6"]
+        S, capability, dtype, D, l_sel, R = given + defaults[len(given) - 1 :]
         GpuOnPaper.capability = int(capability)
         with _Operations() as operations:
-            _attend(int(S), getattr(torch, dtype), int(D), int(l_sel))
-        told = {"case": case, "launched": _launched, "compiled": _compiled}
+            _attend(int(S), getattr(torch, dtype), int(D), int(l_sel), int(R))
+        told = {"case": case, "launched": _launched, "compiled": _compiled, "machine": _machine}
         told |= {"shared": max(_shared, default=0), "torch": sorted(operations.names)}
         print(json.dumps(told), flush=True)
