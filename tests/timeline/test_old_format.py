@@ -90,6 +90,13 @@ def test_lines_of_one_moment_time_no_step() -> None:
     assert [beat.msg for beat in beats(line(1.0, 1), line(1.0, 5))] == ["progress", "step_end"] * 2
 
 
+def test_of_a_great_gap_only_the_newest_steps_are_timed() -> None:
+    found = [
+        beat.step for beat in beats(line(0.0, 1), line(1.0, 12_001)) if beat.msg == "step_start"
+    ]
+    assert (found[0], found[-1], len(found)) == (2_002, 12_001, 10_000)
+
+
 def test_a_line_may_omit_its_process() -> None:
     rows = [{"ts": 1.0 + step, "step": step, "msg": "progress"} for step in (1, 2)]
     lines = [json.dumps(row).encode() for row in rows]
