@@ -52,7 +52,8 @@ _BANNER = re.compile(
     r"|traceback) *:.*|  <NO_OTHER_FAILURES>|\s*"
 )
 _REMARK = re.compile(
-    r"\[?[EWIF]\d{4} \d{2}:\d{2}:\d{2}\S* .*\b(?:elastic/|torch/distributed/run\.py:|Utils\.hpp:)"
+    r"\[?[EWIF]\d{4} \d{2}:\d{2}:\d{2}\S* .*\b(?:elastic/|torch/distributed/run\.py:"
+    r"|Utils\.hpp:\d+\] Warning: Environment variable)"
 )
 """Remarks of torchrun, and of torch about the old name of a variable that the keeper sets."""
 _STEP = re.compile(r"\b(?:step|iter|iteration)\b\W{0,3} {0,12}\d.{0,400}?\bloss\b", re.IGNORECASE)

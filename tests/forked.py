@@ -1,7 +1,7 @@
 """`pytest --forks N`: collect once, then share the tests among N forks of that process.
 
-xdist imports and collects all of it again in each of its processes, PyTorch and thousands of tests:
-a fifth of the processor time of `make unit`.
+xdist imports and collects everything again in each of its processes: here PyTorch, and thousands of
+tests.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     option, hook = session.config.option, session.config.hook
     if not option.forks or session.testsfailed or option.collectonly:
         return None
-    session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined] # one for all
+    # Made here, or each fork would make one; pytest has no public name for it outside of a test.
+    session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
     batches = list(batched(session.items))
     taken, offered = os.pipe()
     for number in range(len(batches)):  # a few kilobytes: they fit into a pipe
@@ -100,10 +101,9 @@ def forked(session: pytest.Session, batches: Sequence[Batch], taken: int) -> tup
             session.config.pluginmanager.unregister(name="terminalreporter")
             session.config.pluginmanager.register(_Teller(session.config, writer))
             run(item for number in numbers_of(taken) for item in batches[number])
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - a fork never returns into the parent's pytest
             capture.stop_global_capturing()
             traceback.print_exc()
-            raise
         finally:
             os._exit(0)
     os.close(writer)
